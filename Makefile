@@ -1,0 +1,83 @@
+# make demo   its own virtual environment, then GPT-2 pretraining on JAX
+# make test   its own virtual environment, then every test on every backend
+# make help   the other targets
+
+PYTHON ?= python3
+VENV := .venv
+DEMO_VENV := .venv-demo
+OLDEST := .keras-oldest
+OLDEST_KERAS := 3.10.0
+BACKENDS := jax torch tensorflow
+export TF_CPP_MIN_LOG_LEVEL := 3
+
+# The builds without CUDA: any other spec of torch pulls gigabytes.
+TORCH := torch==2.13.0
+PIP := -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help demo sweep test test-newest test-oldest test-slow lint format clean
+
+help:
+	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
+
+## demo         train a small GPT-2 with Lanton and AdamW, under 5 minutes
+demo: $(DEMO_VENV)/ready
+	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax
+
+## sweep        the learning-rate sweep behind the demo's defaults
+sweep: $(DEMO_VENV)/ready
+	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax --sweep
+
+## test         every test on every backend, newest and oldest Keras
+test: test-newest test-oldest
+
+test-newest: $(VENV)/ready
+	@set -e; for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -n 2 \
+	    --dist worksteal -m "not slow"; \
+	done
+
+# The oldest Keras lies before the newest on the path: one environment serves
+# both, and KerasHub, which needs the newest, is skipped with its reason.
+test-oldest: $(VENV)/ready $(OLDEST)/ready
+	@set -e; for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
+	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
+	done
+
+## test-slow    the tests that take minutes each
+test-slow: $(VENV)/ready
+	@set -e; for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -m slow; \
+	done
+
+## lint         ruff and mypy
+lint: $(VENV)/ready
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+## format       what lint asks for
+format: $(VENV)/ready
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python $(PIP) --upgrade pip
+	$(VENV)/bin/python $(PIP) $(TORCH) -e ".[jax,torch,tensorflow,hub,examples,dev]"
+	touch $@
+
+$(DEMO_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(DEMO_VENV)
+	$(DEMO_VENV)/bin/python $(PIP) --upgrade pip
+	$(DEMO_VENV)/bin/python $(PIP) -e ".[jax,examples]"
+	touch $@
+
+$(OLDEST)/ready: $(VENV)/ready
+	$(VENV)/bin/python $(PIP) --no-deps --upgrade --target $(OLDEST) \
+	  keras==$(OLDEST_KERAS)
+	touch $@
+
+## clean        remove environments and runs
+clean:
+	rm -rf $(VENV) $(DEMO_VENV) $(OLDEST) runs
