@@ -1,0 +1,136 @@
+"""A tensor as a stack of matrices, and back.
+
+Algorithm 1 speaks of matrices X in R^{d_in x d_out}; Keras kernels have any
+rank. A `MatrixView` says which axes of a tensor are batch, input and output
+axes. `to_matrices` gives the stack `(batch, d_in, d_out)` and
+`from_matrices` is its exact inverse.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+from keras import ops
+
+Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MatrixView:
+    """Which axes of a tensor of shape `shape` make its matrices.
+
+    Every axis is in exactly one of the three tuples. A vector has no input
+    axis: it is one matrix of shape `(1, size)`.
+
+    Args:
+        shape: The tensor's shape.
+        batch_axes: Axes that number the matrices (experts, heads).
+        input_axes: Axes that are contracted with the layer's input.
+        output_axes: Axes of the layer's output.
+        output_blocks: Number of contiguous blocks that the last output axis
+            is cut into, each a matrix of its own (the gates of an LSTM, the
+            groups of a convolution). Defaults to 1.
+
+    Raises:
+        ValueError: If the axes do not name every axis of the tensor once, or
+            the blocks do not divide the last output axis.
+    """
+
+    shape: tuple[int, ...]
+    batch_axes: tuple[int, ...] = ()
+    input_axes: tuple[int, ...] = ()
+    output_axes: tuple[int, ...] = ()
+    output_blocks: int = 1
+
+    def __post_init__(self) -> None:
+        axes = self.batch_axes + self.input_axes + self.output_axes
+        if sorted(axes) != list(range(len(self.shape))):
+            raise ValueError(
+                "Batch, input and output axes must not overlap and must name "
+                f"every axis of the shape {self.shape} once. Received: "
+                f"batch_axes={self.batch_axes}, input_axes={self.input_axes}, "
+                f"output_axes={self.output_axes}"
+            )
+        if self.output_blocks != 1 and (
+            not self.output_axes
+            or self.output_blocks < 1
+            or self.shape[self.output_axes[-1]] % self.output_blocks
+        ):
+            raise ValueError(
+                "`output_blocks` must divide the last output axis of the "
+                f"shape {self.shape}. Received: "
+                f"output_blocks={self.output_blocks}"
+            )
+
+    @property
+    def d_in(self) -> int:
+        """Rows of each matrix: the product of the input axes."""
+        return math.prod(self.shape[axis] for axis in self.input_axes)
+
+    @property
+    def d_out(self) -> int:
+        """Columns of each matrix: the output axes, over the blocks."""
+        size = math.prod(self.shape[axis] for axis in self.output_axes)
+        return size // self.output_blocks
+
+    @property
+    def batch(self) -> int:
+        """Number of matrices: the batch axes times the blocks."""
+        size = math.prod(self.shape[axis] for axis in self.batch_axes)
+        return size * self.output_blocks
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return self.batch_axes + self.input_axes + self.output_axes
+
+
+def to_matrices(tensor: Tensor, view: MatrixView) -> Tensor:
+    """The tensor's stack of matrices.
+
+    Args:
+        tensor: Tensor of shape `view.shape`.
+        view: The axes.
+
+    Returns:
+        Tensor of shape `(view.batch, view.d_in, view.d_out)`, same dtype.
+    """
+    if view._order != tuple(range(len(view.shape))):
+        tensor = ops.transpose(tensor, view._order)
+    if view.output_blocks == 1:
+        return ops.reshape(tensor, (view.batch, view.d_in, view.d_out))
+    *outer, last = (view.shape[axis] for axis in view.output_axes)
+    outer_size = math.prod(outer)
+    width = last // view.output_blocks
+    stacks = view.batch // view.output_blocks
+    tensor = ops.reshape(
+        tensor, (stacks, view.d_in * outer_size, view.output_blocks, width)
+    )
+    tensor = ops.transpose(tensor, (0, 2, 1, 3))
+    return ops.reshape(tensor, (view.batch, view.d_in, view.d_out))
+
+
+def from_matrices(matrices: Tensor, view: MatrixView) -> Tensor:
+    """The tensor whose stack of matrices this is: inverse of `to_matrices`.
+
+    Args:
+        matrices: Tensor of shape `(view.batch, view.d_in, view.d_out)`.
+        view: The axes.
+
+    Returns:
+        Tensor of shape `view.shape`, same dtype.
+    """
+    if view.output_blocks != 1:
+        *outer, last = (view.shape[axis] for axis in view.output_axes)
+        rows = view.d_in * math.prod(outer)
+        width = last // view.output_blocks
+        stacks = view.batch // view.output_blocks
+        matrices = ops.reshape(
+            matrices, (stacks, view.output_blocks, rows, width)
+        )
+        matrices = ops.transpose(matrices, (0, 2, 1, 3))
+    permuted = tuple(view.shape[axis] for axis in view._order)
+    tensor = ops.reshape(matrices, permuted)
+    if view._order == tuple(range(len(view.shape))):
+        return tensor
+    inverse = sorted(range(len(view._order)), key=view._order.__getitem__)
+    return ops.transpose(tensor, inverse)
