@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_lanton.noise import noise_factor
+from keras_lanton.noise import update_noise
+from keras_lanton.rescaling import group_noise
+from keras_lanton.rescaling import layer_ratio
+
+GROUPS = np.array([0, 0, 0, 2, 2])
+
+
+def tensor(*values: float) -> object:
+    return ops.convert_to_tensor(np.array(values, "float32"))
+
+
+def ratio(noise: object, alpha: float, reduction: str) -> np.ndarray:
+    a = noise_factor(noise, alpha=alpha * group_noise(noise, groups=GROUPS))
+    return ops.convert_to_numpy(
+        layer_ratio(a, noise, groups=GROUPS, reduction=reduction)
+    )
+
+
+def test_noise_is_the_root_of_line_7() -> None:
+    H = 0.9 * np.array([4.0, 0.0]) + 0.1 * np.array([9.0, 1.0])
+    found = update_noise(tensor(2.0, 0.0), tensor(3.0, 1.0), beta_2=0.9)
+    np.testing.assert_allclose(ops.convert_to_numpy(found) ** 2, H, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e25])
+def test_noise_of_any_size_is_finite(scale: float) -> None:
+    # H itself is not a float32 here.
+    noise = update_noise(tensor(0.0, scale), tensor(scale, 0.0), beta_2=0.9)
+    expected = np.sqrt([0.1, 0.9]) * scale
+    np.testing.assert_allclose(ops.convert_to_numpy(noise), expected, rtol=1e-5)
+
+
+def test_million_updates_do_not_drift() -> None:
+    noise = tensor(1.0, 2.0)
+    for _ in range(1000):
+        noise = update_noise(noise, tensor(1.0, 2.0), beta_2=0.9)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(noise), [1.0, 2.0], rtol=1e-5
+    )
+
+
+def test_factor_is_line_8() -> None:
+    found = noise_factor(tensor(0.0, 4.0), alpha=3.0)
+    np.testing.assert_allclose(ops.convert_to_numpy(found), [1, 0.6], rtol=1e-6)
+
+
+def test_group_noise_is_the_rms_of_the_measured() -> None:
+    found = group_noise(tensor(3.0, 4.0, 0.0, 0.0, 0.0), groups=GROUPS)
+    rms = np.sqrt(12.5)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found), [rms, rms, rms, 1, 1], rtol=1e-6
+    )
+
+
+def test_maximum_leaves_the_quietest_layer_of_each_group_at_one() -> None:
+    found = ratio(tensor(1.0, 2.0, 3.0, 5.0, 5.0), 0.3, "max")
+    np.testing.assert_allclose(found[[0, 3, 4]], 1, rtol=1e-6)
+    assert 1 > found[1] > found[2] > 0
+
+
+def test_mean_leaves_the_mean_rate_at_one() -> None:
+    found = ratio(tensor(1.0, 2.0, 3.0, 5.0, 1.0), 0.3, "mean")
+    assert found[:3].mean() == pytest.approx(1, abs=1e-6)
+    assert found[3:].mean() == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+def test_unmeasured_layer_throttles_nobody(reduction: str) -> None:
+    with_it = ratio(tensor(0.0, 2.0, 3.0, 1.0, 1.0), 0.3, reduction)
+    assert with_it[0] == 1
+    without = ratio(tensor(2.0, 2.0, 3.0, 1.0, 1.0), 0.3, reduction)
+    if reduction == "max":
+        np.testing.assert_allclose(with_it[1], 1)
+    assert with_it[1] > with_it[2]
+    assert np.all(np.isfinite(without))
+
+
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_relative_alpha_does_not_see_the_size(size: float) -> None:
+    found = ratio(tensor(*(size * np.array([1, 2, 3, 4, 5.0]))), 0.3, "max")
+    plain = ratio(tensor(1, 2, 3, 4, 5), 0.3, "max")
+    np.testing.assert_allclose(found, plain, rtol=1e-5)
