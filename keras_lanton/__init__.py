@@ -1,0 +1,9 @@
+"""LANTON for Keras: noise-adaptive layerwise learning rates.
+
+`model.compile(optimizer=Lanton())`, on JAX, PyTorch and TensorFlow.
+"""
+
+from keras_lanton.lanton import Lanton
+from keras_lanton.version import __version__
+
+__all__ = ["Lanton", "__version__"]

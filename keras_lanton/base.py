@@ -1,0 +1,464 @@
+"""The Keras side of an optimizer that moves all layers in one step.
+
+No algorithm is in here: this class decides what every variable is, makes the
+state, hears of the gradients through Keras' hooks, and calls one pure function
+`step` of (gradients, weights, state, learning rate), which subclasses write.
+
+Private names of Keras that this package overrides or reads, all constant from
+3.10 to 3.15 (tests/test_contract.py fails when one changes):
+`_backend_update_step` (JAX, PyTorch), `_distributed_tf_update_step`
+(TensorFlow), `_apply_weight_decay`, `_use_weight_decay`, `_get_variable_index`,
+`_check_variables_are_known`, `_var_key`, `_iterations`, `_trainable_variables`.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton import roles
+from keras_lanton.arguments import check_base_arguments
+from keras_lanton.arguments import check_choice
+from keras_lanton.arguments import check_patterns
+from keras_lanton.plan import Plan
+from keras_lanton.roles import Layer
+
+Tensor = Any
+State = dict[str, Any]
+
+backend = backends.load()
+
+
+class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  # type: ignore[misc, name-defined]
+    """A Keras optimizer whose step sees all layers at once.
+
+    Subclasses write `step`. The state that it takes and returns is a dict:
+
+    - one list of tensors per name in `slots`, shaped as the variables;
+    - `"noise"`, `(matrices,)` float32: one entry for each matrix of each
+      variable, in the order of `moving_layers`;
+    - `"last_step"`, `(variables,)` int32: number of the step in which each
+      variable last had a gradient, 0 if never.
+
+    Args:
+        learning_rate: Float, `keras.optimizers.schedules` schedule, or
+            callable without arguments.
+        nonfinite: `"skip"` or `"propagate"`.
+        weight_decay_exclude: Regular expressions on variable paths, or None.
+        roles: Records of an earlier optimizer, from its config.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+    """
+
+    slots: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        *,
+        nonfinite: str = "skip",
+        weight_decay_exclude: Sequence[str] | None = None,
+        roles: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_choice("nonfinite", nonfinite, ("skip", "propagate"))
+        check_base_arguments(learning_rate, kwargs)
+        check_patterns(weight_decay_exclude)
+        super().__init__(learning_rate, **kwargs)
+        self.nonfinite = nonfinite
+        self._plan = Plan(weight_decay_exclude, roles or ())
+
+    # What every variable is.
+
+    def read_roles(self, model: keras.Model) -> "LayerwiseOptimizer":
+        """Takes roles and matrix views from the model's own layers.
+
+        Args:
+            model: A built model, before this optimizer's first step.
+
+        Returns:
+            This optimizer, so that it can stand in `compile`.
+
+        Raises:
+            ValueError: If the optimizer or not yet the model is built.
+        """
+        self._check_not_built("read_roles")
+        if not model.built or not model.trainable_variables:
+            raise ValueError(
+                "`read_roles` needs a built model with trainable variables: "
+                "call it on data once, or `model.build(input_shape)`. "
+                f"Received: model={model!r}"
+            )
+        for variable, layer in roles.read_model(model):
+            self._plan.read[self._var_key(variable)] = layer
+        return self
+
+    def assign_role(
+        self,
+        role: str,
+        variables: Any,
+        input_axes: int | Sequence[int] | None = None,
+        output_axes: int | Sequence[int] | None = None,
+    ) -> None:
+        """Sets the role of variables by hand, before the first step.
+
+        Args:
+            role: `"hidden"`, `"embedding"` or `"vector"`.
+            variables: A variable or a sequence of variables.
+            input_axes: Axes contracted with the layer's input. Axes in
+                neither tuple number the matrices of a stack.
+            output_axes: Axes of the layer's output.
+
+        Raises:
+            ValueError: For an unknown role, axes that overlap or do not
+                exist, a variable set twice, or a built optimizer.
+        """
+        self._check_not_built("assign_role")
+        if not isinstance(variables, (list, tuple)):
+            variables = [variables]
+        if not variables:
+            raise ValueError(
+                "`variables` must name at least one variable. "
+                f"Received: variables={variables!r}"
+            )
+        made = {}
+        for variable in variables:
+            key, path = self._var_key(variable), roles.variable_path(variable)
+            if key in self._plan.assigned or key in made:
+                raise ValueError(
+                    "`assign_role` takes each variable once. "
+                    f"Received: variables with {path!r} again"
+                )
+            made[key] = roles.make_layer(
+                path, tuple(variable.shape), role, input_axes, output_axes
+            )
+        self._plan.assigned.update(made)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """What was decided, one record per variable, in their order.
+
+        Raises:
+            ValueError: Before the optimizer is built.
+        """
+        if not self.built:
+            raise ValueError(
+                "`layers` is known once the optimizer is built: after the "
+                "first step, or `optimizer.build(model.trainable_variables)`."
+            )
+        return self._plan.layers
+
+    @property
+    def moving_layers(self) -> tuple[Layer, ...]:
+        """The layers that `step` moves.
+
+        All but the scales of float8 training, which Keras overwrites with
+        their gradient.
+        """
+        return tuple(self._plan.layers[i] for i in self._plan.moving)
+
+    @property
+    def decayed_layers(self) -> tuple[bool, ...]:
+        """Whether weight decay applies, one per `moving_layers`."""
+        return tuple(self._plan.decayed[i] for i in self._plan.moving)
+
+    def summary(self, print_fn: Callable[[str], None] | None = None) -> None:
+        """Prints `layers` as a table, like `model.summary()`.
+
+        Args:
+            print_fn: Takes the table as a string. Defaults to `print`.
+        """
+        roles.print_summary(self.layers, print_fn)
+
+    def _check_not_built(self, method: str) -> None:
+        if self.built:
+            raise ValueError(
+                f"`{method}` must be called before the optimizer is built, "
+                "that is before its first step. Received: an optimizer built "
+                f"on {len(self._plan.layers)} variables"
+            )
+
+    # State.
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Decides roles and makes the state, one set of slots per variable.
+
+        Args:
+            variables: The trainable variables, in the order of the state.
+
+        Raises:
+            ValueError: If roles were given for other variables than these.
+        """
+        if self.built:
+            return
+        keys = [self._var_key(variable) for variable in variables]
+        layers = self._plan.decide(keys, variables)
+        super().build(variables)
+        self._plan.layers = layers
+        self._plan.decide_decay(variables, self._use_weight_decay)
+        self._plan.moving = [
+            i
+            for i, variable in enumerate(variables)
+            if not getattr(variable, "overwrite_with_gradient", False)
+        ]
+        self._plan.slots = {
+            name: self.add_optimizer_variables(variables, name)
+            for name in self.slots
+        }
+        matrices = sum(layers[i].batch for i in self._plan.moving)
+        for name, shape, dtype in (
+            ("noise", (matrices,), "float32"),
+            ("last_step", (len(self._plan.moving),), "int32"),
+            ("skipped_steps", (), "int32"),
+        ):
+            variable = self.add_variable(shape, "zeros", dtype, name=name)
+            setattr(self, f"_{name}", variable)
+
+    def exclude_from_weight_decay(
+        self, var_list: Any = None, var_names: Any = None
+    ) -> None:
+        """Keras' method, refused when it would come too late.
+
+        What it sets is not in the config: `weight_decay_exclude` is.
+
+        Args:
+            var_list: Variables to exclude.
+            var_names: Regular expressions on variable names.
+
+        Raises:
+            ValueError: If the optimizer is built.
+        """
+        self._check_not_built("exclude_from_weight_decay")
+        super().exclude_from_weight_decay(var_list, var_names)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the state, all of it or nothing.
+
+        Args:
+            store: Mapping of positions ("0", "1", ...) to arrays.
+
+        Raises:
+            ValueError: If an array has another shape than its variable.
+        """
+        if len(store.keys()) == len(self.variables):
+            for i, variable in enumerate(self.variables):
+                found = tuple(np.shape(store[str(i)]))
+                if found != tuple(variable.shape):
+                    raise ValueError(
+                        f"Optimizer state {i}, {variable.path!r}, has shape "
+                        f"{tuple(variable.shape)}: the state was saved for "
+                        "another model or other optimizer arguments. Nothing "
+                        f"was loaded. Received: shape {found}"
+                    )
+        super().load_own_variables(store)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of steps that `nonfinite="skip"` left out."""
+        return (
+            int(ops.convert_to_numpy(self._skipped_steps)) if self.built else 0
+        )
+
+    # The step.
+
+    def step(
+        self,
+        G: Sequence[Tensor],
+        X: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        eta: Tensor,
+        t: Tensor,
+    ) -> tuple[list[Tensor], State]:
+        """One step of the algorithm: a pure function, written by subclasses.
+
+        Args:
+            G: Gradients, one per layer, shaped as the weights.
+            X: Weights, likewise.
+            state: See the class.
+            active: Which layers have a gradient that is not zero everywhere,
+                `(variables,)` bool. JAX sends zeros where the others send
+                none, so the two mean the same.
+            eta: Learning rate, float32 scalar.
+            t: Number of this step, int32 scalar, from 1; skipped steps do
+                not count.
+
+        Returns:
+            The new weights and the new state.
+        """
+        raise NotImplementedError
+
+    def observe(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Called with every micro-batch's gradients, before accumulation.
+
+        Args:
+            gradients: As they came; None where there is none.
+            variables: Their variables.
+        """
+
+    def apply(
+        self,
+        grads: Sequence[Tensor],
+        trainable_variables: Sequence[Any] | None = None,
+    ) -> None:
+        """Keras' `apply`, on dense gradients of the variables' shapes.
+
+        Args:
+            grads: Gradients, one per variable; None where there is none.
+            trainable_variables: The variables, or a part of those that the
+                optimizer was built on. Defaults to all of them.
+
+        Raises:
+            ValueError: If a gradient has not its variable's shape, or a
+                variable is unknown.
+        """
+        grads = [backend.dense(gradient) for gradient in grads]
+        variables = trainable_variables
+        if variables is not None:
+            variables = list(variables)
+            self.build(variables)
+            self._check_variables_are_known(variables)
+        elif self.built:
+            variables = self._trainable_variables
+        if variables:
+            _check_shapes(grads, variables)
+            self.observe(grads, variables)
+        super().apply(grads, trainable_variables)
+
+    def update_variables(
+        self,
+        gradients: Sequence[Tensor],
+        variables: Sequence[Any],
+        learning_rate: Any,
+    ) -> None:
+        """Reads everything, calls `step`, assigns everything.
+
+        Args:
+            gradients: One per variable; unscaled, averaged and clipped.
+            variables: Those that have a gradient on this step.
+            learning_rate: Scalar.
+        """
+        with backend.no_grad():
+            X = [ops.convert_to_tensor(v) for v in self._moving_variables()]
+            G = self._align(gradients, variables, X)
+            state = self._read_state()
+            skipped = ops.convert_to_tensor(self._skipped_steps)
+            t = ops.cast(self.iterations, "int32") - skipped + 1
+            eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
+
+            size = ops.stack([abs_sum(g) for g in G])
+            finite = ops.all(ops.isfinite(size))
+            step = functools.partial(
+                self.step, G, X, state, active=size > 0, eta=eta, t=t
+            )
+            runs = self._runs(finite)
+            if runs is None:
+                X, state = step()
+            else:
+                X, state = backend.cond(runs, step, lambda: (X, state))
+
+            for variable, x in zip(self._moving_variables(), X, strict=True):
+                self.assign(variable, x)
+            self._write_state(state)
+            if self.nonfinite == "skip":
+                self.assign(
+                    self._skipped_steps, skipped + 1 - ops.cast(finite, "int32")
+                )
+
+    # On TensorFlow Keras' own hook runs first: it sums over the replicas.
+    if not backend.SUMS_OVER_REPLICAS:
+        _backend_update_step = update_variables
+
+    def _moving_variables(self) -> list[Any]:
+        return [self._trainable_variables[i] for i in self._plan.moving]
+
+    def _align(
+        self,
+        gradients: Sequence[Tensor],
+        variables: Sequence[Any],
+        X: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """One gradient per moving layer, zero where none came."""
+        given = {
+            self._get_variable_index(variable): gradient
+            for variable, gradient in zip(variables, gradients, strict=True)
+        }
+        return [
+            ops.convert_to_tensor(given[i]) if i in given else ops.zeros_like(x)
+            for i, x in zip(self._plan.moving, X, strict=True)
+        ]
+
+    def _runs(self, finite: Tensor) -> Tensor | None:
+        """Whether the step is taken, a boolean scalar; None if always."""
+        closes_window = self._is_update_step()
+        if self.nonfinite == "propagate":
+            return closes_window
+        if closes_window is None:
+            return finite
+        return ops.logical_and(finite, closes_window)
+
+    def _read_state(self) -> State:
+        state: State = {
+            name: [ops.convert_to_tensor(slot[i]) for i in self._plan.moving]
+            for name, slot in self._plan.slots.items()
+        }
+        state["noise"] = ops.convert_to_tensor(self._noise)
+        state["last_step"] = ops.convert_to_tensor(self._last_step)
+        return state
+
+    def _write_state(self, state: State) -> None:
+        for name, slot in self._plan.slots.items():
+            for i, value in zip(self._plan.moving, state[name], strict=True):
+                self.assign(slot[i], value)
+        self.assign(self._noise, state["noise"])
+        self.assign(self._last_step, state["last_step"])
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Decay is the step's own business: line 10."""
+
+    # Config.
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        config: dict[str, Any] = super().get_config()
+        exclude = self._plan.weight_decay_exclude
+        config.update(
+            nonfinite=self.nonfinite,
+            weight_decay_exclude=None if exclude is None else list(exclude),
+            roles=self._plan.to_config(),
+        )
+        return config
+
+
+def abs_sum(x: Tensor) -> Tensor:
+    """Sum of magnitudes, float32 scalar: 0 only for zero, NaN for NaN."""
+    return ops.sum(ops.abs(ops.cast(x, "float32")))
+
+
+def _check_shapes(
+    gradients: Sequence[Tensor], variables: Sequence[Any]
+) -> None:
+    if len(gradients) != len(variables):
+        raise ValueError(
+            f"There must be one gradient, or None, for each of the "
+            f"{len(variables)} variables. Received: {len(gradients)} gradients"
+        )
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is not None and None not in tuple(gradient.shape):
+            wanted, found = tuple(variable.shape), tuple(gradient.shape)
+            if wanted != found:
+                raise ValueError(
+                    f"The gradient of {roles.variable_path(variable)!r} must "
+                    f"have its shape {wanted}. Received: shape {found}"
+                )

@@ -1,0 +1,517 @@
+"""LANTON: noise-adaptive layerwise learning rates, Algorithm 1."""
+
+import functools
+import math
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton.arguments import check_choice
+from keras_lanton.arguments import check_number
+from keras_lanton.base import LayerwiseOptimizer
+from keras_lanton.base import State
+from keras_lanton.base import backend
+from keras_lanton.noise import noise_factor
+from keras_lanton.noise import update_noise
+from keras_lanton.norms import RMS
+from keras_lanton.norms import Norm
+from keras_lanton.norms import Sign
+from keras_lanton.norms import Spectral
+from keras_lanton.norms import randomized_svd_nuclear_norm
+from keras_lanton.norms import svd_nuclear_norm
+from keras_lanton.polar import coefficient_rows
+from keras_lanton.rescaling import group_noise
+from keras_lanton.rescaling import layer_ratio
+from keras_lanton.roles import ROLES
+from keras_lanton.roles import Layer
+from keras_lanton.stacks import owners
+from keras_lanton.stacks import split
+from keras_lanton.stacks import stack
+from keras_lanton.stacks import unstack
+from keras_lanton.views import from_matrices
+
+Tensor = Any
+
+# The slot beside the momentum that each noise reference needs, if any.
+NOISE_SLOTS = {
+    "previous_gradient": "previous_gradient",
+    "independent_gradient": "gradient_difference",
+    "momentum": None,
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_lanton")
+class Lanton(LayerwiseOptimizer):
+    """Optimizer that slows down the layers whose gradient is noisy.
+
+    Per layer, with gradient G_t, momentum B_t and noise H_t:
+
+        B_t = b1 B_{t-1} + (1 - b1) G_t                          line 5
+        O_t = LMO(B_t)                                           line 6
+        H_t = b2 H_{t-1} + (1 - b2) ||D_t||_*^2                  line 7
+        a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
+        eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
+        X_{t+1} = X_t - eta_t gamma X_t + eta_t^l s O_t          line 10
+
+    The LMO, the dual norm ||.||_* and the step scale s depend on the role of
+    the layer: `"hidden"` (matrices: U V^T), `"embedding"` (tables and heads:
+    sign) or `"vector"` (gains and biases: normalized). D_t is the noise
+    sample. A variable without a gradient, or with one that is zero
+    everywhere, keeps its weights and state on that step.
+
+    Args:
+        learning_rate: Float, `keras.optimizers.schedules` schedule, or a
+            callable without arguments. With `gradient_accumulation_steps`
+            Keras counts micro-steps in schedules.
+        beta_1: Decay of the momentum B, in [0, 1).
+        beta_2: Decay of the noise H, in [0, 1).
+        alpha: Above 0: how much noise a layer may have before it is slowed
+            down. Smaller adapts more.
+        alpha_unit: `"group_noise"`: alpha is in units of the group's RMS
+            noise; `"absolute"`: in the units of the dual norm, as printed.
+        group_reduction: `"max"`: rates relative to the quietest layer, as
+            printed; `"mean"`: relative to the group's mean, so that the mean
+            rate stays eta_t.
+        noise_interval: Steps from one measurement to the next, at least 1.
+        noise_reference: The noise sample D_t. `"previous_gradient"`:
+            G_t - G_{t-1} (Option I); `"independent_gradient"`: difference of
+            the means of odd and even micro-batches, before clipping
+            (Option II), needs an even `gradient_accumulation_steps`;
+            `"momentum"`: G_t - B_{t-1}, without a second buffer.
+        noise_estimator: Nuclear norm of the hidden layers' samples:
+            `"newton_schulz"`, `"svd"` (exact) or `"randomized_svd"` (the
+            paper's).
+        hidden_scale: RMS of a hidden step of rate 1, at least 0; only with
+            `step_scale="rms_matched"`.
+        embedding_scale: r1, at least 0: entries of an embedding step of rate
+            1 are r1 / width.
+        vector_scale: r2, at least 0: RMS of a vector step of rate 1.
+        vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe.
+        step_scale: Hidden steps: `"rms_matched"`:
+            hidden_scale sqrt(max(d_in, d_out)) U V^T; `"operator"`:
+            sqrt(d_out / d_in) U V^T.
+        nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
+        ns_steps: Newton-Schulz steps, at least 1.
+        ns_coefficients: `"jordan"`, `"you"`, `"polar_express"` or rows
+            `(a, b, c)`; the last row is repeated up to `ns_steps`.
+        nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
+            changes nothing but the iteration count and `skipped_steps`;
+            `"propagate"`: Keras' usual behaviour.
+        weight_decay: gamma, decoupled, at the base rate; None or at least 0.
+        weight_decay_exclude: Regular expressions on the paths of variables
+            that do not decay.
+        rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
+        power_iterations: Power iterations of `"randomized_svd"`, at least 0.
+            Defaults to 2.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it, what is allowed and what
+            was received.
+
+    Example:
+        >>> model.compile(optimizer=Lanton(learning_rate=5e-3), loss="mse")
+
+    References:
+        Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
+        arXiv 2510.14009, Algorithm 1. Where this departs from the paper:
+        docs/deviations.md.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 5e-3,
+        *,
+        beta_1: float = 0.95,
+        beta_2: float = 0.9,
+        alpha: float = 0.3,
+        alpha_unit: str = "group_noise",
+        group_reduction: str = "max",
+        noise_interval: int = 10,
+        noise_reference: str = "previous_gradient",
+        noise_estimator: str = "newton_schulz",
+        hidden_scale: float = 0.2,
+        embedding_scale: float = 300.0,
+        vector_scale: float = 1.0,
+        vector_norm: str = "rms",
+        step_scale: str = "rms_matched",
+        nesterov: bool = False,
+        ns_steps: int = 5,
+        ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
+        nonfinite: str = "skip",
+        weight_decay: float | None = 0.1,
+        weight_decay_exclude: Sequence[str] | None = None,
+        rank: int | None = None,
+        power_iterations: int | None = None,
+        name: str = "lanton",
+        **kwargs: Any,
+    ) -> None:
+        _check_arguments(locals(), kwargs)
+        super().__init__(
+            learning_rate,
+            nonfinite=nonfinite,
+            weight_decay=weight_decay,
+            weight_decay_exclude=weight_decay_exclude,
+            name=name,
+            **kwargs,
+        )
+        self.beta_1 = float(beta_1)
+        self.beta_2 = float(beta_2)
+        self.alpha = float(alpha)
+        self.alpha_unit = alpha_unit
+        self.group_reduction = group_reduction
+        self.noise_interval = int(noise_interval)
+        self.noise_reference = noise_reference
+        self.noise_estimator = noise_estimator
+        self.hidden_scale = float(hidden_scale)
+        self.embedding_scale = float(embedding_scale)
+        self.vector_scale = float(vector_scale)
+        self.vector_norm = vector_norm
+        self.step_scale = step_scale
+        self.nesterov = bool(nesterov)
+        self.ns_steps = int(ns_steps)
+        self.ns_coefficients = (
+            ns_coefficients
+            if isinstance(ns_coefficients, str)
+            else tuple(tuple(map(float, row)) for row in ns_coefficients)
+        )
+        self.rank = rank
+        self.power_iterations = power_iterations
+        slot = NOISE_SLOTS[noise_reference]
+        self.slots = ("momentum",) + ((slot,) if slot else ())
+        self.norms = self._make_norms()
+
+    def _make_norms(self) -> dict[str, Norm]:
+        """The norm of each role."""
+        estimators = {
+            "newton_schulz": None,
+            "svd": svd_nuclear_norm,
+            "randomized_svd": functools.partial(
+                randomized_svd_nuclear_norm,
+                rank=6 if self.rank is None else self.rank,
+                power_iterations=(
+                    2
+                    if self.power_iterations is None
+                    else self.power_iterations
+                ),
+            ),
+        }
+        rows = coefficient_rows(self.ns_coefficients, self.ns_steps)
+        return {
+            "hidden": Spectral(
+                rows=rows, nuclear_norm=estimators[self.noise_estimator]
+            ),
+            "embedding": Sign(),
+            "vector": RMS() if self.vector_norm == "rms" else Sign(),
+        }
+
+    def step(
+        self,
+        G: Sequence[Tensor],
+        X: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        eta: Tensor,
+        t: Tensor,
+    ) -> tuple[list[Tensor], State]:
+        """One step of Algorithm 1 for all layers [Alg. 1, lines 5 to 10].
+
+        Args:
+            G: Gradients, one per layer, shaped as the weights.
+            X: Weights, likewise.
+            state: `"momentum"`, the slot of the noise reference if it has
+                one, `"noise"`, `"last_step"`.
+            active: Which layers have a gradient, `(variables,)` bool.
+            eta: Learning rate, float32 scalar.
+            t: Number of this step, int32 scalar, from 1.
+
+        Returns:
+            The new weights and the new state, in the dtypes of the old.
+        """
+        layers = self.moving_layers
+        B_last = [_wide(b) for b in state["momentum"]]
+        G = [ops.cast(g, b.dtype) for g, b in zip(G, B_last, strict=True)]
+        moves = ops.cast(active, "float32")
+
+        # Line 5: c = 1 - b1, but 1 at a layer's first gradient (B_0 = G_1)
+        # and 0 without a gradient.
+        first = state["last_step"] == 0
+        c = _each(ops.where(first, 1.0, 1.0 - self.beta_1) * moves, G)
+        B = [b + k * (g - b) for b, g, k in zip(B_last, G, c, strict=True)]
+        M = self._lookahead(B, G) if self.nesterov else B
+
+        # Line 6.
+        lmo = [self.norms[role].lmo(m) for role, m in stack(M, layers)]
+        O = unstack(lmo, layers)
+
+        # Line 7.
+        noise = backend.cond(
+            self._measures(t),
+            lambda: self._next_noise(G, B_last, state, active, t),
+            lambda: state["noise"],
+        )
+
+        # Lines 8 and 9.
+        rate = eta * self._ratio(noise) * ops.take(moves, owners(layers))
+
+        # Line 10: s O at the rate of each matrix, decay at the base rate.
+        steps = [
+            from_matrices(self._step_scale(layer) * eta_l * o, layer)
+            for layer, eta_l, o in zip(
+                layers, split(rate, layers), O, strict=True
+            )
+        ]
+        keep = _each(1.0 - eta * self._weight_decays() * moves, G)
+        X_new = [
+            ops.cast(k * _wide(x) + ops.cast(step, g.dtype), x.dtype)
+            for x, step, k, g in zip(X, steps, keep, G, strict=True)
+        ]
+        return X_new, self._next_state(state, G, B, noise, active, t)
+
+    def _lookahead(
+        self, B: Sequence[Tensor], G: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Nesterov's b1 B_t + (1 - b1) G_t."""
+        b1 = self.beta_1
+        return [b1 * b + (1.0 - b1) * g for b, g in zip(B, G, strict=True)]
+
+    def _measures(self, t: Tensor) -> Tensor:
+        """Whether the noise is measured on step t, a boolean scalar."""
+        first = 1 if self.noise_reference == "independent_gradient" else 2
+        due = (t - first) % self.noise_interval == 0
+        return ops.logical_and(t >= first, due)
+
+    def _next_noise(
+        self,
+        G: Sequence[Tensor],
+        B_last: Sequence[Tensor],
+        state: State,
+        active: Tensor,
+        t: Tensor,
+    ) -> Tensor:
+        """sqrt(H_t), for the layers that can be measured [Alg. 1, line 7]."""
+        last_step = state["last_step"]
+        if self.noise_reference == "independent_gradient":
+            D, known = state["gradient_difference"], active
+        elif self.noise_reference == "momentum":
+            D = [g - b for g, b in zip(G, B_last, strict=True)]
+            known = ops.logical_and(active, last_step > 0)
+        else:
+            previous = map(_wide, state["previous_gradient"])
+            D = [g - p for g, p in zip(G, previous, strict=True)]
+            # Only the immediately preceding gradient will do.
+            consecutive = ops.logical_and(last_step > 0, last_step == t - 1)
+            known = ops.logical_and(active, consecutive)
+        layers = self.moving_layers
+        dual = [self.norms[role].dual(d) for role, d in stack(D, layers)]
+        d = ops.concatenate(unstack(dual, layers))
+        known = ops.take(known, owners(layers))
+        noise = update_noise(state["noise"], d, beta_2=self.beta_2)
+        return ops.where(known, noise, state["noise"])
+
+    def _ratio(self, noise: Tensor) -> Tensor:
+        """Rate of each matrix over eta_t [Alg. 1, lines 8 and 9]."""
+        layers = self.moving_layers
+        roles = np.array([ROLES.index(layer.role) for layer in layers])
+        groups = roles[owners(layers)]
+        alpha = self.alpha
+        if self.alpha_unit == "group_noise":
+            alpha = alpha * group_noise(noise, groups=groups)
+        a = noise_factor(noise, alpha=alpha)
+        return layer_ratio(
+            a, noise, groups=groups, reduction=self.group_reduction
+        )
+
+    def _step_scale(self, layer: Layer) -> float:
+        """The step scale s of line 10, a factor on the LMO."""
+        if layer.role == "embedding":
+            return self.embedding_scale
+        if layer.role == "vector":
+            return self.vector_scale
+        if self.step_scale == "operator":
+            return 1.0
+        operator = math.sqrt(layer.d_out / layer.d_in)
+        return (
+            self.hidden_scale
+            * math.sqrt(max(layer.d_in, layer.d_out))
+            / operator
+        )
+
+    def _weight_decays(self) -> Tensor:
+        """Gamma of each layer, `(variables,)`, 0 where it is excluded."""
+        gamma = self.weight_decay or 0.0
+        return ops.convert_to_tensor(
+            gamma * np.array(self.decayed_layers, "float32")
+        )
+
+    def _next_state(
+        self,
+        state: State,
+        G: Sequence[Tensor],
+        B: Sequence[Tensor],
+        noise: Tensor,
+        active: Tensor,
+        t: Tensor,
+    ) -> State:
+        new = {**state, "momentum": B, "noise": noise}
+        new["last_step"] = ops.where(active, t, state["last_step"])
+        if "previous_gradient" in state:
+            new["previous_gradient"] = G
+        for name in self.slots:
+            new[name] = [
+                ops.cast(value, old.dtype)
+                for value, old in zip(new[name], state[name], strict=True)
+            ]
+        return new
+
+    def observe(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Keeps the difference of odd and even micro-batches (Option II).
+
+        The step sees their mean only, so this is summed up here.
+
+        Args:
+            gradients: Of this micro-batch; None where there is none.
+            variables: Their variables.
+        """
+        if self.noise_reference != "independent_gradient":
+            return
+        k = self.gradient_accumulation_steps
+        number = ops.convert_to_tensor(self._iterations) % k
+        # Means of k / 2 gradients each, of opposite signs, loss unscaled.
+        weight = (
+            (1 - 2 * (number % 2)) * 2 / (k * (self.loss_scale_factor or 1))
+        )
+        slots = self._plan.slots["gradient_difference"]
+        for gradient, variable in zip(gradients, variables, strict=True):
+            total = slots[self._get_variable_index(variable)]
+            if gradient is None or total is None:
+                continue
+            term = ops.cast(weight, total.dtype) * ops.cast(
+                gradient, total.dtype
+            )
+            self.assign(total, ops.where(number == 0, term, total + term))
+
+    def noise_report(self) -> dict[str, dict[str, np.ndarray]]:
+        """What was measured, per variable path.
+
+        Returns:
+            For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
+            the units of the dual norm; `"ratio"`, the layer's rate over the
+            base rate; `"learning_rate"`, their product at the next step. A
+            path that occurs twice has its position in `layers` appended.
+
+        Raises:
+            ValueError: Before the optimizer is built.
+        """
+        layers = self.layers and self.moving_layers
+        noise = ops.convert_to_tensor(self._noise)
+        eta = float(ops.convert_to_numpy(self.learning_rate))
+        ratio = ops.convert_to_numpy(self._ratio(noise))
+        noise = ops.convert_to_numpy(noise)
+        report: dict[str, dict[str, np.ndarray]] = {}
+        for i, layer in enumerate(layers):
+            here = owners(layers) == i
+            path = f"{layer.path}:{i}" if layer.path in report else layer.path
+            report[path] = {
+                "noise": noise[here],
+                "ratio": ratio[here],
+                "learning_rate": eta * ratio[here],
+            }
+        return report
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        config = super().get_config()
+        config.update({name: getattr(self, name) for name in ARGUMENTS})
+        if not isinstance(self.ns_coefficients, str):
+            config["ns_coefficients"] = [list(r) for r in self.ns_coefficients]
+        return config
+
+
+# Arguments of Lanton that are not of its base class.
+CHOICES = {
+    "alpha_unit": ("group_noise", "absolute"),
+    "group_reduction": ("max", "mean"),
+    "noise_reference": tuple(NOISE_SLOTS),
+    "noise_estimator": ("newton_schulz", "randomized_svd", "svd"),
+    "vector_norm": ("rms", "sign"),
+    "step_scale": ("rms_matched", "operator"),
+}
+NUMBERS: dict[str, tuple[str, Callable[[float], bool], bool]] = {
+    "beta_1": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
+    "beta_2": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
+    "alpha": ("a number above 0", lambda x: x > 0, False),
+    "hidden_scale": ("a number of at least 0", lambda x: x >= 0, False),
+    "embedding_scale": ("a number of at least 0", lambda x: x >= 0, False),
+    "vector_scale": ("a number of at least 0", lambda x: x >= 0, False),
+    "noise_interval": ("an integer of at least 1", lambda x: x >= 1, True),
+    "ns_steps": ("an integer of at least 1", lambda x: x >= 1, True),
+    "rank": ("None or an integer of at least 1", lambda x: x >= 1, True),
+    "power_iterations": (
+        "None or an integer of at least 0",
+        lambda x: x >= 0,
+        True,
+    ),
+}
+ARGUMENTS = (*CHOICES, *NUMBERS, "nesterov", "ns_coefficients")
+
+
+def _check_arguments(
+    given: Mapping[str, Any], kwargs: Mapping[str, Any]
+) -> None:
+    """ValueError for the first wrong argument of `Lanton`."""
+    for name, allowed in CHOICES.items():
+        check_choice(name, given[name], allowed)
+    for name, (wanted, allows, integer) in NUMBERS.items():
+        if given[name] is not None or not wanted.startswith("None"):
+            check_number(name, given[name], wanted, allows, integer=integer)
+    if not isinstance(given["nesterov"], (bool, np.bool_)):
+        raise ValueError(
+            "`nesterov` must be True or False. "
+            f"Received: nesterov={given['nesterov']!r}"
+        )
+    coefficient_rows(given["ns_coefficients"], given["ns_steps"])
+    for name in ("rank", "power_iterations"):
+        if given[name] is not None and (
+            given["noise_estimator"] != "randomized_svd"
+        ):
+            raise ValueError(
+                f"`{name}` belongs to noise_estimator='randomized_svd'. "
+                f"Received: {name}={given[name]!r}, "
+                f"noise_estimator={given['noise_estimator']!r}"
+            )
+    if given["step_scale"] == "operator" and given["hidden_scale"] != 0.2:
+        raise ValueError(
+            "`hidden_scale` belongs to step_scale='rms_matched'. Received: "
+            f"hidden_scale={given['hidden_scale']!r}, step_scale='operator'"
+        )
+    steps = kwargs.get("gradient_accumulation_steps")
+    if given["noise_reference"] == "independent_gradient" and (
+        not steps or steps % 2
+    ):
+        raise ValueError(
+            "noise_reference='independent_gradient' needs an even "
+            "`gradient_accumulation_steps`: it compares the odd with the even "
+            "micro-batches. "
+            f"Received: gradient_accumulation_steps={steps!r}"
+        )
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
+    name = keras.backend.standardize_dtype(x.dtype)
+    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
+
+
+def _each(scalars: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """The entries of a vector, each in the dtype of its tensor."""
+    entries = ops.unstack(scalars, num=len(like))
+    return [ops.cast(s, x.dtype) for s, x in zip(entries, like, strict=True)]

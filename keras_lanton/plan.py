@@ -1,0 +1,129 @@
+"""What an optimizer knows of its variables before and after it is built."""
+
+import re
+import warnings
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_lanton import roles
+from keras_lanton.roles import Layer
+
+
+class Plan:
+    """Roles by their source, and what was decided.
+
+    A plain object: Keras would track the variables in lists and dicts that
+    are attributes of an optimizer.
+
+    Args:
+        weight_decay_exclude: Regular expressions on variable paths, or None.
+        records: Layers of an earlier optimizer, from its config.
+    """
+
+    def __init__(
+        self,
+        weight_decay_exclude: Sequence[str] | None,
+        records: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.weight_decay_exclude = weight_decay_exclude
+        self.configured = [roles.layer_from_config(r) for r in records]
+        self.assigned: dict[Any, Layer] = {}
+        self.read: dict[Any, Layer] = {}
+        self.layers: tuple[Layer, ...] = ()
+        self.decayed: tuple[bool, ...] = ()
+        self.moving: list[int] = []
+        self.slots: dict[str, list[Any]] = {}
+
+    def decide(
+        self, keys: Sequence[Any], variables: Sequence[Any]
+    ) -> tuple[Layer, ...]:
+        """One layer per variable: by hand, read, from config, or inferred."""
+        unknown = [
+            layer.path
+            for key, layer in self.assigned.items()
+            if key not in keys
+        ]
+        if unknown:
+            raise ValueError(
+                "`assign_role` was called for variables that the optimizer is "
+                "not built on. Allowed: "
+                f"{[roles.variable_path(v) for v in variables]}. "
+                f"Received: {unknown}"
+            )
+        configured = _match(self.configured, variables)
+        given = [
+            self._given(key, configured.get(i)) for i, key in enumerate(keys)
+        ]
+        if None in given:
+            return roles.infer_roles(variables, given)
+        return tuple(layer for layer in given if layer is not None)
+
+    def decide_decay(
+        self,
+        variables: Sequence[Any],
+        allowed: Callable[[Any], bool],
+    ) -> None:
+        """Sets which variables decay.
+
+        Args:
+            variables: The variables, in order.
+            allowed: What Keras' `exclude_from_weight_decay` leaves.
+        """
+        patterns = self.weight_decay_exclude or ()
+        paths = [roles.variable_path(variable) for variable in variables]
+        for pattern in patterns:
+            if not any(re.search(pattern, path) for path in paths):
+                warnings.warn(
+                    "`weight_decay_exclude` has a pattern that matches no "
+                    f"variable path. Received: {pattern!r}",
+                    stacklevel=2,
+                )
+        self.decayed = tuple(
+            allowed(variable)
+            and not any(re.search(pattern, path) for pattern in patterns)
+            for variable, path in zip(variables, paths, strict=True)
+        )
+
+    def _given(self, key: Any, configured: Layer | None) -> Layer | None:
+        return self.assigned.get(key) or self.read.get(key) or configured
+
+    def to_config(self) -> list[dict[str, Any]] | None:
+        """Records for `get_config`: all of them once they are decided."""
+        given = {**self.read, **self.assigned}
+        known = list(self.layers) or self.configured + list(given.values())
+        return [roles.layer_to_config(layer) for layer in known] or None
+
+
+def _match(
+    records: Sequence[Layer], variables: Sequence[Any]
+) -> dict[int, Layer]:
+    """Position of the variable that each record of a config speaks of.
+
+    By path and shape, in order, since paths are not unique. Numbers that
+    Keras adds to names may differ between processes, so a second round
+    compares paths without them.
+    """
+    matched: dict[int, Layer] = {}
+    left = list(records)
+    for plain in (lambda path: path, _without_numbers):
+        for i, variable in enumerate(variables):
+            key = (plain(roles.variable_path(variable)), tuple(variable.shape))
+            for layer in left if i not in matched else ():
+                if (plain(layer.path), layer.shape) == key:
+                    matched[i] = layer
+                    left.remove(layer)
+                    break
+    if left:
+        raise ValueError(
+            "The optimizer's config holds the roles of another model: "
+            "`config['roles']` must be None or match the variables. Allowed: "
+            f"{[(roles.variable_path(v), tuple(v.shape)) for v in variables]}. "
+            f"Received: {[(layer.path, layer.shape) for layer in left]}"
+        )
+    return matched
+
+
+def _without_numbers(path: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", path)
