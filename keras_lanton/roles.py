@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import rich.box
 import rich.console
 import rich.table
 import rich.text
@@ -830,16 +831,16 @@ def print_summary(
         print_fn: Called once with the whole text. Defaults to `None`, which
             prints to the terminal.
     """
-    table = rich.table.Table(show_lines=False)
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
     table.add_column("Variable (path)", overflow="fold")
     table.add_column("Shape")
     table.add_column("Role")
-    table.add_column("Matrices (in x out)", justify="right")
+    table.add_column("Matrices", justify="right")
     table.add_column("Param #", justify="right")
     for layer in layers:
         matrices = f"{layer.batch} x " if layer.batch > 1 else ""
         cells = (
-            layer.path,
+            _wrapped(layer.path),
             str(layer.shape),
             layer.role,
             f"{matrices}({layer.d_in} x {layer.d_out})",
@@ -849,6 +850,8 @@ def print_summary(
     text = io.StringIO()
     if print_fn is None:
         console = rich.console.Console(highlight=False)
+        if not console.is_terminal:
+            console.width = max(console.width, 100)
     else:
         # Plain text of a fixed width, whatever the terminal is.
         console = rich.console.Console(
@@ -858,6 +861,16 @@ def print_summary(
     console.print(_totals(layers))
     if print_fn is not None:
         print_fn(text.getvalue())
+
+
+def _wrapped(path: str, width: int = 32) -> str:
+    """The path in lines that break behind a slash, where they are long."""
+    lines = [""]
+    for part in re.findall(r"[^/]*/?", path):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _totals(layers: Sequence[Layer]) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from keras_lanton import Lanton
 from keras_lanton import base
+from keras_lanton import roles
 
 HOOKS = {
     "_apply_weight_decay": ["self", "variables"],
@@ -38,6 +39,16 @@ def test_hook_has_its_signature(name: str) -> None:
         f"Keras {keras.__version__} changed {name}"
     )
     assert name in base.__doc__
+
+
+def test_layers_have_what_roles_reads() -> None:
+    layer = keras.layers.MultiHeadAttention(2, 3)
+    layer.build((None, 4, 6), (None, 4, 6))
+    query = layer._query_dense
+    assert query in layer._flatten_layers()
+    assert query._trainable_variables == [query.kernel, query.bias]
+    for name in ("_flatten_layers", "_trainable_variables"):
+        assert name in inspect.getsource(roles).split("import")[0]
 
 
 class Traced(keras.optimizers.SGD):
