@@ -9,6 +9,8 @@ OLDEST := .keras-oldest
 OLDEST_KERAS := 3.10.0
 BACKENDS := jax torch tensorflow
 export TF_CPP_MIN_LOG_LEVEL := 3
+# Two workers share two cores; threads of each would only wait for the other.
+THREADS := OMP_NUM_THREADS=1
 
 # The builds without CUDA: any other spec of torch pulls gigabytes.
 TORCH := torch==2.13.0
@@ -32,7 +34,7 @@ test: test-newest test-oldest
 
 test-newest: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -n 2 \
+	  $(THREADS) KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -n 2 \
 	    --dist worksteal -m "not slow"; \
 	done
 
@@ -40,7 +42,7 @@ test-newest: $(VENV)/ready
 # both, and KerasHub, which needs the newest, is skipped with its reason.
 test-oldest: $(VENV)/ready $(OLDEST)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
+	  $(THREADS) KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
 	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
 	done
 

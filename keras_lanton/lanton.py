@@ -405,15 +405,16 @@ class Lanton(LayerwiseOptimizer):
         Returns:
             For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
             the units of the dual norm; `"ratio"`, the layer's rate over the
-            base rate; `"learning_rate"`, their product at the next step. A
-            path that occurs twice has its position in `layers` appended.
+            base rate; `"learning_rate"`, their product in the last step (in
+            the first one, before it). A path that occurs twice has its
+            position in `moving_layers` appended.
 
         Raises:
             ValueError: Before the optimizer is built.
         """
         layers = self.layers and self.moving_layers
         noise = ops.convert_to_tensor(self._noise)
-        eta = float(ops.convert_to_numpy(self.learning_rate))
+        eta = float(ops.convert_to_numpy(self._last_learning_rate()))
         ratio = ops.convert_to_numpy(self._ratio(noise))
         noise = ops.convert_to_numpy(noise)
         report: dict[str, dict[str, np.ndarray]] = {}
@@ -426,6 +427,17 @@ class Lanton(LayerwiseOptimizer):
                 "learning_rate": eta * ratio[here],
             }
         return report
+
+    def _last_learning_rate(self) -> Tensor:
+        """The rate eta_t of the last step, not of the one to come."""
+        schedule = self._learning_rate
+        if not isinstance(
+            schedule, keras.optimizers.schedules.LearningRateSchedule
+        ):
+            return self.learning_rate
+        count = int(ops.convert_to_numpy(self._iterations))
+        window = self.gradient_accumulation_steps or 1
+        return schedule(max(count // window * window - 1, 0))
 
     def get_config(self) -> dict[str, Any]:
         """Every argument and the decided roles, as JSON types."""

@@ -396,12 +396,22 @@ def _by_recurrence(variable: _Variable, family: _Family) -> Layer | None:
     """The gates: what the recurrent kernel has more columns than rows."""
     recurrent = family.sibling(variable, "recurrent_kernel")
     if recurrent is None or recurrent.rank < 2:
-        return None
+        return _by_cell_name(variable)
     *_, units, columns = recurrent.shape
     gates, rest = divmod(columns, units)
     fits = rest == 0 and variable.shape[-1] == columns
     known = fits and "kernel" in variable.name
     return _last_output(variable, blocks=gates) if known else None
+
+
+def _by_cell_name(variable: _Variable) -> Layer | None:
+    """The gates of a kernel whose recurrent kernel is frozen."""
+    cell = re.search(r"(lstm|gru)_cell(_\d+)?/kernel$", variable.path)
+    if cell is None:
+        return None
+    gates = {"lstm": 4, "gru": 3}[cell[1]]
+    fits = variable.shape[-1] % gates == 0
+    return _last_output(variable, blocks=gates) if fits else None
 
 
 def _by_rank_two(variable: _Variable, family: _Family) -> Layer | None:

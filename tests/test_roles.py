@@ -979,3 +979,11 @@ def test_summary_prints_paths_as_they_are():
     roles.print_summary([record], print_fn=printed.append)
     assert "[bold]a[/bold]/kernel" in printed[0]
     assert f"{math.prod(record.shape)}" in printed[0]
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("lstm", 4), ("gru", 3)])
+def test_gates_are_known_beside_a_frozen_recurrent_kernel(cell, gates):
+    kernel = keras.Variable(np.zeros((5, 2 * gates), "float32"), name="kernel")
+    kernel._path = f"encoder/{cell}_cell_1/kernel"
+    (layer,) = roles.infer_roles([kernel])
+    assert (layer.output_blocks, layer.d_in, layer.d_out) == (gates, 5, 2)

@@ -1,0 +1,345 @@
+"""Algorithm 1 of LANTON in float64 NumPy, matrix by matrix.
+
+Written from the paper (arXiv 2510.14009) and from nothing else: it imports
+nothing of the package it judges, has no batching, no fast path and no state
+that is not a plain array. Slow and obvious on purpose.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+# Rows (a, b, c) of X <- a X + b (X X^T) X + c (X X^T)^2 X, for X of Frobenius
+# norm 1. The last row repeats when there are more steps than rows.
+JORDAN = [(3.4445, -4.7750, 2.0315)]
+YOU = [
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+]
+_POLAR_EXPRESS = [
+    (8.28721201814563, -23.595886519098837, 17.300387312530933),
+    (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+    (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+    (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+    (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+]
+_SAFETY = 1.05
+POLAR_EXPRESS = [
+    (a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS
+] + [
+    # Beyond its five rows: the plain quintic, which maps 1 to 1.
+    (1.875, -1.25, 0.375)
+]
+COEFFICIENTS = {
+    "jordan": JORDAN,
+    "you": YOU,
+    "polar_express": POLAR_EXPRESS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """One variable: its role, and which axes make its matrices."""
+
+    role: str
+    shape: tuple
+    batch_axes: tuple = ()
+    input_axes: tuple = ()
+    output_axes: tuple = ()
+    blocks: int = 1
+    decay: bool = True
+
+    def matrices(self):
+        """Flat positions of every matrix's entries, each (d_in, d_out).
+
+        The matrices come in the order of the batch axes, and within one of
+        them in the order of the blocks of the last output axis.
+        """
+        positions = np.arange(math.prod(self.shape)).reshape(self.shape)
+        if self.role == "vector":
+            return [positions.reshape(1, -1)]
+        found = []
+        for batch in np.ndindex(*[self.shape[a] for a in self.batch_axes]):
+            for block in range(self.blocks):
+                part = positions
+                if self.blocks > 1:
+                    part = np.split(
+                        part, self.blocks, axis=self.output_axes[-1]
+                    )[block]
+                part = np.transpose(
+                    part, self.batch_axes + self.input_axes + self.output_axes
+                )[batch]
+                d_in = math.prod(part.shape[: len(self.input_axes)])
+                found.append(part.reshape(d_in, -1))
+        return found
+
+
+def newton_schulz(matrix, rows, steps):
+    norm = np.linalg.norm(matrix)
+    if norm == 0.0:
+        return np.zeros_like(matrix)
+    x = matrix / norm
+    for step in range(steps):
+        a, b, c = rows[min(step, len(rows) - 1)]
+        gram = x @ x.T
+        x = a * x + b * gram @ x + c * gram @ gram @ x
+    return x
+
+
+def exact_polar(matrix):
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
+    kept = s > s[0] * 1e-12 if s[0] > 0.0 else s > 0.0
+    return u[:, kept] @ vt[kept]
+
+
+class Oracle:
+    """Algorithm 1.
+
+    `step` takes the gradients of all layers (`None`: no gradient), their
+    weights and the base learning rate, and returns the new weights. With
+    `noise_reference="independent_gradient"` it takes one such list of
+    gradients for each micro-batch.
+
+    `ns_coefficients` is a name, a list of rows, or `"exact"` for the polar
+    factor itself, through an SVD.
+    """
+
+    def __init__(
+        self,
+        layers,
+        beta_1=0.95,
+        beta_2=0.9,
+        alpha=0.3,
+        alpha_unit="group_noise",
+        group_reduction="max",
+        noise_interval=10,
+        noise_reference="previous_gradient",
+        noise_estimator="newton_schulz",
+        hidden_scale=0.2,
+        embedding_scale=300.0,
+        vector_scale=1.0,
+        vector_norm="rms",
+        step_scale="rms_matched",
+        nesterov=False,
+        ns_steps=5,
+        ns_coefficients="jordan",
+        nonfinite="skip",
+        weight_decay=0.1,
+    ):
+        self.layers = layers
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.alpha = alpha
+        self.alpha_unit = alpha_unit
+        self.group_reduction = group_reduction
+        self.noise_interval = noise_interval
+        self.noise_reference = noise_reference
+        self.noise_estimator = noise_estimator
+        self.hidden_scale = hidden_scale
+        self.embedding_scale = embedding_scale
+        self.vector_scale = vector_scale
+        self.vector_norm = vector_norm
+        self.step_scale = step_scale
+        self.nesterov = nesterov
+        self.ns_steps = ns_steps
+        self.ns_coefficients = ns_coefficients
+        self.nonfinite = nonfinite
+        self.weight_decay = weight_decay or 0.0
+
+        self.t = 0  # applied steps
+        self.skipped_steps = 0
+        self.learning_rate = 0.0
+        # B, and G of the immediately preceding step: None until there is one.
+        self.momentum = [None for _ in layers]
+        self.previous = [None for _ in layers]
+        # H and the ratio of line 9, one for each matrix.
+        self.noise = [np.zeros(len(one.matrices())) for one in layers]
+        self.ratios = [np.ones(len(one.matrices())) for one in layers]
+
+    def step(self, gradients, weights, learning_rate):
+        weights = [np.array(w, dtype=np.float64) for w in weights]
+        self.learning_rate = float(learning_rate)
+        if self.noise_reference == "independent_gradient":
+            micro_batches = [_as_float64(one) for one in gradients]
+            gradients = _mean(micro_batches)
+            differences = _subtract(
+                _mean(micro_batches[0::2]), _mean(micro_batches[1::2])
+            )
+        else:
+            gradients = _as_float64(gradients)
+            differences = None
+        if self.nonfinite == "skip" and not all(
+            np.isfinite(g).all() for g in gradients if g is not None
+        ):
+            self.skipped_steps += 1
+            return weights
+
+        self.t += 1
+        active = [g is not None and np.any(g != 0.0) for g in gradients]
+
+        # Line 7 (before line 5: the samples need B_{t-1} and G_{t-1}).
+        if self._measures():
+            for index in range(len(self.layers)):
+                if active[index]:
+                    self._measure(index, gradients[index], differences)
+
+        # Line 5.
+        for index, gradient in enumerate(gradients):
+            if not active[index]:
+                self.previous[index] = None
+                continue
+            if self.momentum[index] is None:
+                self.momentum[index] = gradient
+            self.momentum[index] = (
+                self.beta_1 * self.momentum[index]
+                + (1.0 - self.beta_1) * gradient
+            )
+            self.previous[index] = gradient
+
+        # Lines 8 and 9.
+        self._set_ratios()
+
+        # Lines 6 and 10.
+        for index, layer in enumerate(self.layers):
+            if not active[index]:
+                continue
+            m = self.momentum[index]
+            if self.nesterov:
+                m = self.beta_1 * m + (1.0 - self.beta_1) * gradients[index]
+            x = weights[index].ravel()
+            if layer.decay:
+                x = x - self.learning_rate * self.weight_decay * x
+            for number, positions in enumerate(layer.matrices()):
+                rate = self.learning_rate * self.ratios[index][number]
+                x[positions] += rate * self._scaled_lmo(
+                    layer, m.ravel()[positions]
+                )
+            weights[index] = x.reshape(layer.shape)
+        return weights
+
+    def report(self):
+        """What `noise_report` gives, as a list in the order of the layers."""
+        return [
+            {
+                "noise": np.sqrt(noise),
+                "ratio": ratio.copy(),
+                "learning_rate": self.learning_rate * ratio,
+            }
+            for noise, ratio in zip(self.noise, self.ratios, strict=True)
+        ]
+
+    def _measures(self):
+        independent = self.noise_reference == "independent_gradient"
+        first = 1 if independent else 2
+        return self.t >= first and (self.t - first) % self.noise_interval == 0
+
+    def _measure(self, index, gradient, differences):
+        if self.noise_reference == "independent_gradient":
+            sample = differences[index]
+        elif self.noise_reference == "momentum":
+            if self.momentum[index] is None:  # B_0 = G_1
+                return
+            sample = gradient - self.momentum[index]
+        else:
+            if self.previous[index] is None:
+                return
+            sample = gradient - self.previous[index]
+        layer = self.layers[index]
+        for number, positions in enumerate(layer.matrices()):
+            d = self._dual_norm(layer, sample.ravel()[positions])
+            self.noise[index][number] = (
+                self.beta_2 * self.noise[index][number]
+                + (1.0 - self.beta_2) * d**2
+            )
+
+    def _set_ratios(self):
+        for role in {layer.role for layer in self.layers}:
+            members = [
+                (index, number)
+                for index, layer in enumerate(self.layers)
+                if layer.role == role
+                for number in range(len(self.noise[index]))
+            ]
+            for index, number in members:
+                self.ratios[index][number] = 1.0
+            noisy = [
+                (index, number)
+                for index, number in members
+                if self.noise[index][number] > 0.0
+            ]
+            if not noisy:
+                continue
+            h = np.array([self.noise[i][n] for i, n in noisy])
+            alpha = self.alpha
+            if self.alpha_unit == "group_noise":
+                alpha = self.alpha * np.sqrt(np.mean(h))
+            a = alpha / np.sqrt(alpha**2 + h)
+            if self.group_reduction == "max":
+                ratios = np.sqrt(a / np.max(a))
+            else:
+                ratios = np.sqrt(a) / np.mean(np.sqrt(a))
+            for (index, number), ratio in zip(noisy, ratios, strict=True):
+                self.ratios[index][number] = ratio
+
+    def _polar(self, matrix):
+        if self.ns_coefficients == "exact":
+            return exact_polar(matrix)
+        rows = self.ns_coefficients
+        if isinstance(rows, str):
+            rows = COEFFICIENTS[rows]
+        return newton_schulz(matrix, rows, self.ns_steps)
+
+    def _dual_norm(self, layer, d):
+        d_in, d_out = d.shape
+        if layer.role == "hidden":
+            if self.noise_estimator == "svd":
+                nuclear = np.sum(np.linalg.svd(d, compute_uv=False))
+            else:
+                nuclear = np.sum(d * self._polar(d))
+            return math.sqrt(d_out / d_in) * nuclear
+        if layer.role == "embedding":  # rows are features, columns tokens
+            return np.max(np.sum(np.abs(d), axis=1))
+        if self.vector_norm == "sign":
+            return np.sum(np.abs(d))
+        return math.sqrt(d.size) * np.linalg.norm(d)
+
+    def _scaled_lmo(self, layer, m):
+        """s O_t: the linear minimization oracle times the step scale."""
+        d_in, d_out = m.shape
+        if layer.role == "hidden":
+            if self.step_scale == "operator":
+                return -math.sqrt(d_out / d_in) * self._polar(m)
+            scale = self.hidden_scale * math.sqrt(max(d_in, d_out))
+            return -scale * self._polar(m)
+        if layer.role == "embedding":
+            return -self.embedding_scale * np.sign(m) / d_in
+        if self.vector_norm == "sign":
+            return -self.vector_scale * np.sign(m)
+        norm = np.linalg.norm(m)
+        if norm == 0.0:
+            return np.zeros_like(m)
+        return -self.vector_scale * math.sqrt(m.size) * m / norm
+
+
+def _as_float64(gradients):
+    return [
+        None if g is None else np.asarray(g, dtype=np.float64)
+        for g in gradients
+    ]
+
+
+def _mean(lists):
+    return [
+        None if one[0] is None else np.mean(one, axis=0)
+        for one in zip(*lists, strict=True)
+    ]
+
+
+def _subtract(left, right):
+    return [
+        None if a is None else a - b for a, b in zip(left, right, strict=True)
+    ]
