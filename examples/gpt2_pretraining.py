@@ -1,0 +1,907 @@
+"""Pretrain a GPT-2 from random weights with LANTON and, beside it, AdamW.
+
+Claim: both loss curves fall, and LANTON's validation loss ends below
+AdamW's, each optimizer at the best learning rate of the same sweep.
+
+    python examples/gpt2_pretraining.py
+
+needs no download: it reads the Python standard library's own source text
+(about 12 MB), learns a byte-pair vocabulary on it and trains a four-layer
+GPT-2 for 200 steps with each optimizer.
+
+    hardware     CPU, 2 cores, JAX
+    time         RESULT_TIME
+    validation   RESULT_LOSS
+
+The paper's runs (context 512, batch 16, one epoch of OpenWebText-100k) need
+a GPU and a download:
+
+    python examples/gpt2_pretraining.py --preset gpt2_small
+    python examples/gpt2_pretraining.py --preset gpt2_medium
+
+An interrupted run goes on where it stopped, and ends with the same weights,
+when the command is given again with --resume. `--sweep` repeats the choice
+of the learning rates, `--text FILE ...` trains on a text of your own, and
+`--help` lists the rest. `pip install ".[jax,examples]"` brings what it needs.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import sysconfig
+import time
+
+import numpy as np
+
+# Keras reads KERAS_BACKEND when it is first imported, and `--backend` sets
+# it: the functions below therefore import Keras themselves.
+
+END_OF_TEXT = "<|endoftext|>"
+OPTIMIZERS = ("lanton", "adamw", "muon")
+WEIGHT_DECAY = 0.1
+
+
+# -- The settings ------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """What is trained, on what, and for how long."""
+
+    layers: int
+    width: int
+    dataset: str
+    vocabulary: int | None  # None: GPT-2's own 50257 tokens
+    context: int  # tokens
+    batch_size: int  # blocks of `context` tokens
+    steps: int | None  # None: one epoch
+    warmup: int  # steps
+    dropout: float
+    save_every: int  # steps between two checkpoints and validations
+    validation_blocks: int
+    learning_rates: dict  # of each optimizer
+    sweep_steps: int
+    sweep: dict  # the learning rates that --sweep tries
+
+    @property
+    def heads(self):
+        """Attention heads, of 64 features each."""
+        return self.width // 64
+
+
+PRESETS = {
+    # 16 x 128 = 2048 tokens a step. The learning rates are the best of
+    # `--sweep`.
+    "demo": Preset(
+        layers=4,
+        width=192,
+        dataset="stdlib",
+        vocabulary=4096,
+        context=128,
+        batch_size=16,
+        steps=200,
+        warmup=20,
+        dropout=0.0,
+        save_every=25,
+        validation_blocks=256,
+        learning_rates={"lanton": 2e-2, "adamw": 4e-3, "muon": 1e-2},
+        sweep_steps=100,
+        sweep={
+            "lanton": (5e-3, 1e-2, 2e-2, 4e-2),
+            "adamw": (1e-3, 2e-3, 4e-3, 8e-3),
+            "muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
+        },
+    ),
+    # 16 x 512 = 8192 tokens a step. The documents are packed end to end; the
+    # paper's 46 million tokens an epoch are one block a document, 5625 steps.
+    "gpt2_small": Preset(
+        layers=12,
+        width=768,
+        dataset="openwebtext-100k",
+        vocabulary=None,
+        context=512,
+        batch_size=16,
+        steps=None,
+        warmup=300,
+        dropout=0.1,
+        save_every=250,
+        validation_blocks=1024,
+        learning_rates={"lanton": 5e-3, "adamw": 1e-4, "muon": 1e-3},
+        sweep_steps=1000,
+        sweep={
+            "lanton": (1e-3, 2.5e-3, 5e-3, 1e-2),
+            "adamw": (1e-4, 3e-4, 6e-4, 1e-3),
+            "muon": (3e-4, 1e-3, 3e-3, 5e-3),
+        },
+    ),
+}
+PRESETS["gpt2_medium"] = dataclasses.replace(
+    PRESETS["gpt2_small"],
+    layers=24,
+    width=1024,
+    learning_rates={"lanton": 3e-3, "adamw": 1e-4, "muon": 5e-4},
+)
+
+
+# -- The text ----------------------------------------------------------------
+
+
+def stdlib_documents():
+    """The sources of Python's standard library: (training, validation).
+
+    Every tenth file is held out. The test suite, more than half of the text,
+    and installed packages stay out where more than 10 MB remain without.
+    """
+    folder = pathlib.Path(sysconfig.get_path("stdlib"))
+    files = sorted(folder.rglob("*.py"))
+    unwanted = {"test", "tests", "idle_test", "site-packages"}
+    kept = [f for f in files if not unwanted & set(f.relative_to(folder).parts)]
+    if sum(f.stat().st_size for f in kept) > 10e6:
+        files = kept
+    texts = [f.read_text(encoding="utf-8", errors="replace") for f in files]
+    size = sum(map(len, texts)) / 1e6
+    print(f"Text: {len(files)} files, {size:.1f} MB, from {folder}")
+    if size < 10:
+        print(
+            "This is less than the 10 MB of a complete standard library: the "
+            "losses will differ from those printed in this example."
+        )
+    held_out = texts[9::10]
+    del texts[9::10]
+    return texts, held_out
+
+
+def openwebtext_documents(seed):
+    """OpenWebText-100k: 90,000 documents to train on, 10,000 to validate."""
+    import datasets
+
+    dataset = datasets.load_dataset("Elriggs/openwebtext-100k", split="train")
+    halves = dataset.train_test_split(test_size=0.1, seed=seed)
+    return halves["train"]["text"], halves["test"]["text"]
+
+
+def file_documents(files):
+    """The user's own text. The last tenth of each file is held out."""
+    texts = [f.read_text(encoding="utf-8", errors="replace") for f in files]
+    cuts = [len(text) * 9 // 10 for text in texts]
+    training = [text[:cut] for text, cut in zip(texts, cuts, strict=True)]
+    held_out = [text[cut:] for text, cut in zip(texts, cuts, strict=True)]
+    return training, held_out
+
+
+def make_tokenizer(args, documents):
+    """GPT-2's byte-level byte pairs, its own or learned on `documents`."""
+    import tokenizers
+
+    if args.vocab:
+        tokenizer = tokenizers.ByteLevelBPETokenizer(
+            str(args.vocab), str(args.merges)
+        )
+        tokenizer.add_special_tokens([END_OF_TEXT])
+        return tokenizer
+    if args.preset.vocabulary is None:
+        return tokenizers.Tokenizer.from_pretrained("gpt2")
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        documents,
+        vocab_size=args.preset.vocabulary,
+        special_tokens=[END_OF_TEXT],
+        show_progress=False,
+    )
+    return tokenizer
+
+
+def tokenize(tokenizer, documents):
+    """All documents end to end, each closed by the end-of-text token."""
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    # 16 bits hold both vocabularies, GPT-2's 50257 tokens being the larger.
+    dtype = np.uint16 if tokenizer.get_vocab_size() < 2**16 else np.uint32
+    pieces = []
+    for start in range(0, len(documents), 1000):  # bounds the memory
+        for encoding in tokenizer.encode_batch(
+            list(documents[start : start + 1000])
+        ):
+            pieces.append(np.asarray([*encoding.ids, end], dtype))
+    return np.concatenate(pieces)
+
+
+def load_documents(args):
+    if args.text:
+        return file_documents(args.text)
+    if args.dataset == "openwebtext-100k":
+        return openwebtext_documents(args.seed)
+    return stdlib_documents()
+
+
+def describe_source(args):
+    """What the cached tokens depend on: a change makes them anew."""
+    files = [*args.text, *filter(None, (args.vocab, args.merges))]
+    return {
+        "dataset": None if args.text else args.dataset,
+        "files": [[str(f.resolve()), f.stat().st_size] for f in files],
+        "python": sysconfig.get_path("stdlib"),
+        "vocabulary": args.preset.vocabulary,
+        "seed": args.seed,
+    }
+
+
+@dataclasses.dataclass
+class Data:
+    """A tokenizer and both texts as its tokens."""
+
+    tokenizer: object
+    training: np.ndarray  # token ids, one long row
+    validation: np.ndarray
+
+
+def load_data(args):
+    """Tokenize the text, once: the tokens are kept in OUTPUT/data."""
+    import tokenizers
+
+    folder = args.output / "data"
+    source = describe_source(args)
+    names = ("training", "validation")
+    if read_json(folder / "source.json") != source:
+        print("Tokenizing ...", flush=True)
+        started = time.perf_counter()
+        folder.mkdir(parents=True, exist_ok=True)
+        documents = load_documents(args)
+        tokenizer = make_tokenizer(args, documents[0])
+        tokenizer.save(str(folder / "tokenizer.json"))
+        for name, texts in zip(names, documents, strict=True):
+            np.save(folder / f"{name}.npy", tokenize(tokenizer, texts))
+        write_json(folder / "source.json", source)  # last: it vouches for all
+        print(f"Tokenized in {time.perf_counter() - started:.0f} s")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    arrays = [np.load(folder / f"{n}.npy", mmap_mode="r") for n in names]
+    print(
+        f"Tokens: {len(arrays[0]):,} for training, {len(arrays[1]):,} held "
+        f"out, vocabulary {tokenizer.get_vocab_size():,}"
+    )
+    return Data(tokenizer, *arrays)
+
+
+def count_blocks(tokens, context):
+    return (len(tokens) - 1) // context
+
+
+def cut_blocks(tokens, rows, context):
+    """Blocks `rows` of a text: inputs and, one token later, targets."""
+    starts = np.asarray(rows)[:, None] * context
+    windows = starts + np.arange(context + 1)  # (blocks, context + 1)
+    blocks = tokens[windows].astype("int32")
+    inputs, targets = blocks[:, :-1], blocks[:, 1:]
+    # Packed blocks have no padding, but KerasHub asks for the mask.
+    return {"token_ids": inputs, "padding_mask": np.ones_like(inputs)}, targets
+
+
+def training_rows(first, last, blocks, batch_size, seed):
+    """The blocks of steps `first` to `last`.
+
+    They depend on the seed and the step alone, so that a resumed run sees
+    what the undisturbed run would have seen.
+    """
+    steps_per_epoch = blocks // batch_size
+    rows = []
+    for epoch in range(first // steps_per_epoch, last // steps_per_epoch + 1):
+        order = np.random.default_rng([seed, epoch]).permutation(blocks)
+        start = max(first - epoch * steps_per_epoch, 0)
+        stop = min(last - epoch * steps_per_epoch, steps_per_epoch)
+        rows.append(order[start * batch_size : stop * batch_size])
+    return np.concatenate(rows)
+
+
+def validation_rows(tokens, preset):
+    """The same blocks at every validation, spread over the held-out text."""
+    blocks = count_blocks(tokens, preset.context)
+    wanted = min(preset.validation_blocks, blocks)
+    return np.linspace(0, blocks - 1, wanted).astype(int)
+
+
+# -- The model and its optimizers --------------------------------------------
+
+
+def make_model(preset, vocabulary):
+    """A GPT-2 with random weights; its head is the embedding, transposed."""
+    import keras_hub
+
+    backbone = keras_hub.models.GPT2Backbone(
+        vocabulary_size=vocabulary,
+        num_layers=preset.layers,
+        num_heads=preset.heads,
+        hidden_dim=preset.width,
+        intermediate_dim=4 * preset.width,
+        dropout=preset.dropout,
+        max_sequence_length=preset.context,
+    )
+    return keras_hub.models.GPT2CausalLM(backbone=backbone, preprocessor=None)
+
+
+def make_schedule(learning_rate, steps, warmup):
+    """Linear over `warmup` steps, then a cosine that reaches 0 at `steps`."""
+    import keras
+
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=learning_rate / warmup,
+        warmup_steps=warmup - 1,
+        warmup_target=learning_rate,
+        decay_steps=steps - warmup,
+        alpha=0.0,
+    )
+
+
+def make_optimizer(name, learning_rate):
+    """`learning_rate` is a schedule or a number."""
+    import keras
+
+    if name == "adamw":
+        # Without clipping AdamW's loss jumps at the demo's rates, and ends
+        # higher. LANTON's and Muon's steps have the same size either way.
+        return keras.optimizers.AdamW(
+            learning_rate,
+            beta_1=0.9,
+            beta_2=0.95,
+            weight_decay=WEIGHT_DECAY,
+            global_clipnorm=1.0,
+        )
+    if name == "muon":
+        return keras.optimizers.Muon(
+            learning_rate,
+            adam_beta_2=0.95,
+            adam_weight_decay=WEIGHT_DECAY,
+            weight_decay=WEIGHT_DECAY,
+        )
+    from keras_lanton import Lanton
+
+    return Lanton(
+        learning_rate,
+        beta_1=0.95,
+        beta_2=0.9,
+        embedding_scale=300.0,
+        vector_scale=1.0,
+        weight_decay=WEIGHT_DECAY,
+    )
+
+
+def compile_model(run, vocabulary):
+    """Build model and optimizer; the seed fixes the initial weights.
+
+    Returns the language model, which generates text and is saved, and a
+    plain Keras model of the same layers, for `fit`: KerasHub's own `fit`
+    needs TensorFlow or Grain on every backend.
+    """
+    import keras
+    import keras_hub
+
+    keras.utils.set_random_seed(run.seed)
+    model = make_model(run.preset, vocabulary)
+    trainer = keras.Model(model.input, model.output)
+    schedule = make_schedule(run.learning_rate, run.steps, run.warmup)
+    optimizer = make_optimizer(run.optimizer, schedule)
+    optimizer.build(model.trainable_variables)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    sampler = keras_hub.samplers.TopKSampler(k=10, seed=run.seed)
+    model.compile(optimizer, loss, weighted_metrics=[], sampler=sampler)
+    # torch.compile would take longer than the demo.
+    eager = keras.backend.backend() == "torch"
+    trainer.compile(optimizer, loss, jit_compile=False if eager else "auto")
+    return model, trainer
+
+
+def set_dropout_state(model, seed, step):
+    """Give dropout a random state that depends on seed and step alone.
+
+    Keras leaves this state out of checkpoints.
+    """
+    import keras
+
+    # PyTorch's dropout draws from the global generator, ...
+    keras.utils.set_random_seed(seed + step)
+    for variable in model.variables:
+        if variable.name == "seed_generator_state":
+            # ... the others' from the layer's seed and its count of draws.
+            state = keras.ops.convert_to_numpy(variable).copy()
+            state[1] = step
+            variable.assign(state)
+
+
+# -- One run -----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One optimizer at one learning rate, in a folder of its own."""
+
+    folder: pathlib.Path
+    preset: Preset
+    optimizer: str
+    learning_rate: float
+    steps: int
+    seed: int
+    source: dict
+
+    @property
+    def warmup(self):
+        """Steps; a short run warms up for a tenth of its own."""
+        return max(2, min(self.preset.warmup, self.steps // 10))
+
+    @property
+    def checkpoint(self):
+        """Model, weights and optimizer state after the last `fit`."""
+        return self.folder / "model.keras"
+
+    @property
+    def history(self):
+        """Losses and timings so far."""
+        return self.folder / "history.json"
+
+    def settings(self):
+        """What an interrupted run must have in common with its resumption."""
+        preset = self.preset
+        return {
+            "optimizer": self.optimizer,
+            "learning_rate": self.learning_rate,
+            "steps": self.steps,
+            "seed": self.seed,
+            "model": [preset.layers, preset.width, preset.dropout],
+            "batch": [preset.batch_size, preset.context],
+            "source": self.source,
+        }
+
+
+def new_history(run):
+    return {
+        "settings": run.settings(),
+        "finished": False,
+        "loss": [],  # of every step's batch, before the step
+        "seconds": [],  # of every step
+        "validation_step": [],
+        "validation_loss": [],
+    }
+
+
+def make_recorder(run, model, history):
+    """A callback that appends every step's loss and seconds to `history`."""
+    import keras
+
+    class Recorder(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            # Here, since building the model in `fit` draws random numbers.
+            set_dropout_state(model, run.seed, len(history["loss"]))
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if batch == 0:
+                self.total = 0.0
+            self.started = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            # Keras reports the mean since the start of `fit`.
+            total = float(logs["loss"]) * (batch + 1)
+            history["loss"].append(total - self.total)
+            history["seconds"].append(time.perf_counter() - self.started)
+            self.total = total
+
+    return Recorder()
+
+
+def save(run, model, history):
+    """Write history and checkpoint; each replaces its old file at once.
+
+    A kill between the two leaves a history that is ahead of the checkpoint:
+    `resume` cuts it back.
+    """
+    write_json(run.history, history)
+    new = run.folder / "new.keras"
+    model.save(new)
+    os.replace(new, run.checkpoint)
+
+
+def resume(run, model, history):
+    """Go back to the checkpoint; return the steps it has behind it."""
+    import keras
+
+    # (`keras.saving.load_model` loads no optimizer for KerasHub's models.)
+    model.load_weights(run.checkpoint)
+    step = int(keras.ops.convert_to_numpy(model.optimizer.iterations))
+    for key in ("loss", "seconds"):
+        del history[key][step:]
+    done = sum(s <= step for s in history["validation_step"])
+    for key in ("validation_step", "validation_loss"):
+        del history[key][done:]
+    return step
+
+
+def start(run, data, resuming):
+    """Model, trainer, history and the number of steps behind them."""
+    models = compile_model(run, data.tokenizer.get_vocab_size())
+    if resuming and run.checkpoint.exists():
+        history = read_json(run.history)
+        step = resume(run, models[0], history)
+        print(f"Resuming {run.folder} at step {step}")
+        return *models, history, step
+    if run.folder.exists():
+        print(f"Starting {run.folder} anew")
+        shutil.rmtree(run.folder)
+    run.folder.mkdir(parents=True)
+    return *models, new_history(run), 0
+
+
+def train(run, data, resuming=False, verbose="auto"):
+    """Train one model and return its history.
+
+    Each call of `fit` covers the steps from one checkpoint to the next.
+    """
+    if resuming and run.history.exists():
+        history = read_json(run.history)
+        if history["settings"] != run.settings():
+            raise SystemExit(
+                f"{run.folder} was started with other settings: give the "
+                "same arguments again, or leave out --resume."
+            )
+        if history["finished"]:
+            print(f"{run.folder} is finished")
+            return history
+    model, trainer, history, step = start(run, data, resuming)
+    preset = run.preset
+    blocks = count_blocks(data.training, preset.context)
+    held_out = cut_blocks(
+        data.validation,
+        validation_rows(data.validation, preset),
+        preset.context,
+    )
+    while step < run.steps:
+        stop = min(step + preset.save_every, run.steps)
+        rows = training_rows(step, stop, blocks, preset.batch_size, run.seed)
+        if verbose:
+            print(
+                f"{run.optimizer}, learning rate {run.learning_rate:g}: "
+                f"steps {step + 1} to {stop} of {run.steps}"
+            )
+        logs = trainer.fit(
+            *cut_blocks(data.training, rows, preset.context),
+            batch_size=preset.batch_size,
+            validation_data=held_out,
+            callbacks=[make_recorder(run, model, history)],
+            shuffle=False,  # the rows are in order already
+            verbose=verbose,
+        )
+        step = stop
+        history["validation_step"].append(step)
+        history["validation_loss"].append(logs.history["val_loss"][-1])
+        history["finished"] = step == run.steps
+        save(run, model, history)
+    return history
+
+
+# -- What comes out ----------------------------------------------------------
+
+
+def read_json(path):
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def write_json(path, value):
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(value, indent=1) + "\n")
+    os.replace(new, path)
+
+
+def print_table(histories):
+    """One line a run. The training loss is the mean of the last 20 steps."""
+    row = "{:<10}{:>15}{:>8}{:>10}{:>17}{:>14}".format
+    print()
+    print(
+        row(
+            "optimizer",
+            "learning rate",
+            "steps",
+            "loss",
+            "validation loss",
+            "seconds/step",
+        )
+    )
+    for history in histories:
+        settings = history["settings"]
+        print(
+            row(
+                settings["optimizer"],
+                f"{settings['learning_rate']:g}",
+                settings["steps"],
+                f"{statistics.mean(history['loss'][-20:]):.3f}",
+                f"{history['validation_loss'][-1]:.3f}",
+                f"{statistics.median(history['seconds']):.2f}",
+            )
+        )
+    print(flush=True)
+
+
+def smooth(values, window):
+    """Mean over the last `window` values, fewer at the start."""
+    sums = np.cumsum([0.0, *values])
+    stops = np.arange(1, len(values) + 1)
+    starts = np.maximum(stops - window, 0)
+    return (sums[stops] - sums[starts]) / (stops - starts)
+
+
+def plot(histories, path):
+    """Draw all loss curves; dotted is training, solid is validation."""
+    import matplotlib
+
+    matplotlib.use("agg")  # draws to a file, needs no display
+    from matplotlib import pyplot
+
+    # Okabe and Ito's colours, distinct for colour-blind readers.
+    style = {
+        "lanton": ("#0072B2", "o"),
+        "adamw": ("#D55E00", "s"),
+        "muon": ("#009E73", "^"),
+    }
+    names = {"lanton": "LANTON", "adamw": "AdamW", "muon": "Muon"}
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for history in histories:
+        name = history["settings"]["optimizer"]
+        rate = history["settings"]["learning_rate"]
+        colour, marker = style[name]
+        label = f"{names[name]} (learning rate {rate:g})"
+        losses = smooth(history["loss"], 10)
+        steps = np.arange(1, len(losses) + 1)
+        axes.plot(steps, losses, ":", color=colour, label=f"{label}, training")
+        axes.plot(
+            history["validation_step"],
+            history["validation_loss"],
+            color=colour,
+            marker=marker,
+            label=f"{label}, validation",
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats per token)")
+    axes.set_title("Training: mean of 10 steps. Validation: held-out text.")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    print(f"Loss curves: {path}")
+
+
+def print_sample(run, data):
+    """Let the trained model go on from the first held-out tokens."""
+    model, _ = compile_model(run, data.tokenizer.get_vocab_size())
+    model.load_weights(run.checkpoint)
+    context = run.preset.context
+    prompt = min(16, context // 2)
+    tokens = np.zeros((1, context), "int32")
+    tokens[0, :prompt] = data.validation[:prompt]
+    known = (np.arange(context) < prompt).astype("int32")[None]
+    output = model.generate(
+        {"token_ids": tokens, "padding_mask": known}, stop_token_ids=None
+    )
+    text = data.tokenizer.decode(
+        output["token_ids"][0].tolist(), skip_special_tokens=False
+    )
+    print(f"\nText from {run.checkpoint} (the first {prompt} tokens given):\n")
+    print("\n".join(f"    {line}" for line in text.splitlines()))
+
+
+def train_all(args, data, source):
+    """Train with every chosen optimizer; table, curves, a text sample."""
+    runs = [
+        Run(
+            folder=args.output / name,
+            preset=args.preset,
+            optimizer=name,
+            learning_rate=rate,
+            steps=args.steps or steps_of_an_epoch(args, data),
+            seed=args.seed,
+            source=source,
+        )
+        for name, rate in args.rates
+    ]
+    histories = [train(run, data, args.resume) for run in runs]
+    print_table(histories)
+    plot(histories, args.output / "loss.png")
+    print_sample(runs[0], data)
+
+
+def sweep(args, data, source):
+    """Try each optimizer's learning rates in shorter runs."""
+    histories = []
+    for name, rate in args.rates:
+        run = Run(
+            folder=args.output / "sweep" / f"{name}-{rate:g}",
+            preset=args.preset,
+            optimizer=name,
+            learning_rate=rate,
+            steps=args.steps or args.preset.sweep_steps,
+            seed=args.seed,
+            source=source,
+        )
+        histories.append(train(run, data, args.resume, verbose=0))
+        print(
+            f"{name}, learning rate {rate:g}: validation loss "
+            f"{histories[-1]['validation_loss'][-1]:.3f}",
+            flush=True,
+        )
+    print_table(histories)
+    results = [
+        {
+            "optimizer": history["settings"]["optimizer"],
+            "learning_rate": history["settings"]["learning_rate"],
+            "steps": history["settings"]["steps"],
+            "validation_loss": history["validation_loss"][-1],
+            "seconds_per_step": statistics.median(history["seconds"]),
+        }
+        for history in histories
+    ]
+    write_json(args.output / "sweep.json", results)
+    for name in dict.fromkeys(name for name, _ in args.rates):
+        best = min(
+            (result for result in results if result["optimizer"] == name),
+            key=lambda result: result["validation_loss"],
+        )
+        print(f"Best for {name}: learning rate {best['learning_rate']:g}")
+
+
+# -- The command line --------------------------------------------------------
+
+
+def positive(kind):
+    def convert(text):
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse prints it
+    return convert
+
+
+def existing_file(text):
+    path = pathlib.Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(
+        description="Pretrain a GPT-2 with LANTON and, beside it, AdamW."
+    )
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="demo")
+    add(
+        "--optimizer",
+        nargs="+",
+        choices=OPTIMIZERS,
+        default=["lanton", "adamw"],
+        help="one or more, trained one after the other",
+    )
+    add(
+        "--learning-rate",
+        nargs="+",
+        type=positive(float),
+        metavar="RATE",
+        help="one for each optimizer; with --sweep and a single optimizer, "
+        "the rates to try",
+    )
+    text = parser.add_mutually_exclusive_group()
+    text.add_argument(
+        "--dataset",
+        choices=("stdlib", "openwebtext-100k"),
+        help="Python's standard library (the demo's default) or "
+        "Elriggs/openwebtext-100k from Hugging Face",
+    )
+    text.add_argument(
+        "--text",
+        nargs="+",
+        type=existing_file,
+        default=[],
+        metavar="FILE",
+        help="train on these files instead",
+    )
+    add(
+        "--vocab",
+        type=existing_file,
+        metavar="FILE",
+        help="GPT-2's vocab.json, with --merges",
+    )
+    add("--merges", type=existing_file, metavar="FILE", help="its merges.txt")
+    add("--steps", type=positive(int), help="default: see the presets")
+    add("--batch-size", type=positive(int))
+    add("--seed", type=int, default=42)
+    add("--output", type=pathlib.Path, help="default: runs/gpt2_PRESET")
+    add("--resume", action="store_true", help="go on with interrupted runs")
+    add("--sweep", action="store_true", help="try several learning rates")
+    add("--backend", choices=("jax", "torch", "tensorflow"))
+    return parser
+
+
+def choose_rates(parser, args):
+    """Pairs of optimizer and learning rate, in the order of the runs."""
+    names = list(dict.fromkeys(args.optimizer))
+    given = args.learning_rate
+    if given and args.sweep and len(names) == 1:
+        return [(names[0], rate) for rate in given]
+    if given and args.sweep:
+        parser.error("--sweep takes --learning-rate for a single --optimizer")
+    if given and len(given) != len(names):
+        parser.error(
+            f"--learning-rate has {len(given)} values for the {len(names)} "
+            f"optimizers {' '.join(names)}: give one for each"
+        )
+    if given:
+        return list(zip(names, given, strict=True))
+    if args.sweep:
+        return [(name, r) for name in names for r in args.preset.sweep[name]]
+    return [(name, args.preset.learning_rates[name]) for name in names]
+
+
+def parse(argv):
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    if bool(args.vocab) != bool(args.merges):
+        parser.error("--vocab and --merges go together")
+    if args.steps and args.steps < 4:
+        parser.error("--steps must be at least 4: warm-up and decay need two")
+    if args.seed < 0:
+        parser.error("--seed must not be negative")
+    if args.backend and "keras" in sys.modules:
+        import keras
+
+        if keras.backend.backend() != args.backend:
+            parser.error("--backend comes too late, Keras is imported already")
+    args.output = args.output or pathlib.Path("runs", f"gpt2_{args.preset}")
+    args.preset = PRESETS[args.preset]
+    if args.batch_size:
+        args.preset = dataclasses.replace(
+            args.preset, batch_size=args.batch_size
+        )
+    args.dataset = args.dataset or args.preset.dataset
+    args.rates = choose_rates(parser, args)
+    return args
+
+
+def steps_of_an_epoch(args, data):
+    if args.preset.steps:
+        return args.preset.steps
+    blocks = count_blocks(data.training, args.preset.context)
+    return blocks // args.preset.batch_size
+
+
+def check_length(args, data):
+    """Refuse a text that is too short for one batch."""
+    context, batch = args.preset.context, args.preset.batch_size
+    needed = batch * context + 1
+    if len(data.training) < needed or len(data.validation) <= context:
+        raise SystemExit(
+            f"The text is too short: {len(data.training)} training and "
+            f"{len(data.validation)} held-out tokens; at least {needed} and "
+            f"{context + 1} are needed."
+        )
+
+
+def main(argv=None):
+    args = parse(argv)
+    if args.backend:
+        os.environ["KERAS_BACKEND"] = args.backend
+    # KerasHub imports TensorFlow on every backend: no notes on the CPU.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    started = time.perf_counter()
+    data = load_data(args)
+    check_length(args, data)
+    source = describe_source(args)
+    try:
+        (sweep if args.sweep else train_all)(args, data, source)
+    except KeyboardInterrupt:
+        raise SystemExit(
+            "\nInterrupted. The same command with --resume goes on."
+        ) from None
+    print(f"\n{time.perf_counter() - started:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()
