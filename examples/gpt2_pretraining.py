@@ -10,8 +10,8 @@ needs no download: it reads the Python standard library's own source text
 GPT-2 for 200 steps with each optimizer.
 
     hardware     CPU, 2 cores, JAX
-    time         RESULT_TIME
-    validation   RESULT_LOSS
+    time         190 s in all, tokenizer, both runs and text sample included
+    validation   LANTON 4.673, AdamW 5.901 after 200 steps, seed 42
 
 The paper's runs (context 512, batch 16, one epoch of OpenWebText-100k) need
 a GPU and a download:
@@ -89,7 +89,7 @@ PRESETS = {
         dropout=0.0,
         save_every=25,
         validation_blocks=256,
-        learning_rates={"lanton": 2e-2, "adamw": 4e-3, "muon": 1e-2},
+        learning_rates={"lanton": 2e-2, "adamw": 2e-3, "muon": 1e-2},
         sweep_steps=100,
         sweep={
             "lanton": (5e-3, 1e-2, 2e-2, 4e-2),
@@ -340,8 +340,8 @@ def make_optimizer(name, learning_rate):
     import keras
 
     if name == "adamw":
-        # Without clipping AdamW's loss jumps at the demo's rates, and ends
-        # higher. LANTON's and Muon's steps have the same size either way.
+        # GPT-2's usual clipping, which AdamW needs here: without it the
+        # demo's loss jumps at the end of the warm-up, and ends higher.
         return keras.optimizers.AdamW(
             learning_rate,
             beta_1=0.9,

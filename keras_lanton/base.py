@@ -8,7 +8,8 @@ Private names of Keras that this package overrides or reads, all constant from
 3.10 to 3.15 (tests/test_contract.py fails when one changes):
 `_backend_update_step` (JAX, PyTorch), `_distributed_tf_update_step`
 (TensorFlow), `_apply_weight_decay`, `_use_weight_decay`, `_get_variable_index`,
-`_check_variables_are_known`, `_var_key`, `_iterations`, `_trainable_variables`.
+`_check_variables_are_known`, `_var_key`, `_iterations`, `_trainable_variables`,
+`_update_model_variables_moving_average`, `_model_variables_moving_average`.
 """
 
 import functools
@@ -334,6 +335,10 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         if variables:
             _check_shapes(grads, variables)
             self.observe(grads, variables)
+            # A copy: on PyTorch the tensor would follow its variable.
+            self._plan.skipped_before = (
+                ops.convert_to_tensor(self._skipped_steps) + 0
+            )
         super().apply(grads, trainable_variables)
 
     def update_variables(
@@ -360,7 +365,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             size = ops.stack([abs_sum(g) for g in G])
             finite = ops.all(ops.isfinite(size))
             step = functools.partial(
-                self.step, G, X, state, active=size > 0, eta=eta, t=t
+                self.step, G, X, state, active=size != 0, eta=eta, t=t
             )
             runs = self._runs(finite)
             if runs is None:
@@ -423,6 +428,26 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                 self.assign(slot[i], value)
         self.assign(self._noise, state["noise"])
         self.assign(self._last_step, state["last_step"])
+
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        """Keras' averages, which a skipped step leaves as they are."""
+        averages = [
+            average
+            for average in self._model_variables_moving_average
+            if average is not None
+        ]
+        before = [ops.convert_to_tensor(average) + 0 for average in averages]
+        super()._update_model_variables_moving_average(trainable_variables)
+        if self.nonfinite == "skip":
+            skipped = ops.not_equal(
+                ops.convert_to_tensor(self._skipped_steps),
+                self._plan.skipped_before,
+            )
+            for average, old in zip(averages, before, strict=True):
+                new = ops.convert_to_tensor(average)
+                average.assign(ops.where(skipped, old, new))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Decay is the step's own business: line 10."""

@@ -389,15 +389,18 @@ class Lanton(LayerwiseOptimizer):
         weight = (
             (1 - 2 * (number % 2)) * 2 / (k * (self.loss_scale_factor or 1))
         )
-        slots = self._plan.slots["gradient_difference"]
-        for gradient, variable in zip(gradients, variables, strict=True):
-            total = slots[self._get_variable_index(variable)]
-            if gradient is None or total is None:
-                continue
-            term = ops.cast(weight, total.dtype) * ops.cast(
-                gradient, total.dtype
-            )
-            self.assign(total, ops.where(number == 0, term, total + term))
+        given = {
+            self._get_variable_index(variable): gradient
+            for variable, gradient in zip(variables, gradients, strict=True)
+        }
+        for i in self._plan.moving:
+            total = self._plan.slots["gradient_difference"][i]
+            last = ops.convert_to_tensor(total)
+            last = ops.where(number == 0, ops.zeros_like(last), last)
+            if given.get(i) is not None:
+                term = ops.cast(given[i], last.dtype)
+                last = last + ops.cast(weight, last.dtype) * term
+            self.assign(total, last)
 
     def noise_report(self) -> dict[str, dict[str, np.ndarray]]:
         """What was measured, per variable path.

