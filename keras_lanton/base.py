@@ -214,7 +214,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             name: self.add_optimizer_variables(variables, name)
             for name in self.slots
         }
-        matrices = sum(layers[i].batch for i in self._plan.moving)
+        self._plan.number_matrices()
+        matrices = len(self._plan.owners)
         for name, shape, dtype in (
             ("noise", (matrices,), "float32"),
             ("last_step", (len(self._plan.moving),), "int32"),

@@ -27,9 +27,7 @@ from keras_lanton.norms import svd_nuclear_norm
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.rescaling import group_noise
 from keras_lanton.rescaling import layer_ratio
-from keras_lanton.roles import ROLES
 from keras_lanton.roles import Layer
-from keras_lanton.stacks import owners
 from keras_lanton.stacks import split
 from keras_lanton.stacks import stack
 from keras_lanton.stacks import unstack
@@ -258,7 +256,7 @@ class Lanton(LayerwiseOptimizer):
         )
 
         # Lines 8 and 9.
-        rate = eta * self._ratio(noise) * ops.take(moves, owners(layers))
+        rate = eta * self._ratio(noise) * ops.take(moves, self._plan.owners)
 
         # Line 10: s O at the rate of each matrix, decay at the base rate.
         steps = [
@@ -311,15 +309,13 @@ class Lanton(LayerwiseOptimizer):
         layers = self.moving_layers
         dual = [self.norms[role].dual(d) for role, d in stack(D, layers)]
         d = ops.concatenate(unstack(dual, layers))
-        known = ops.take(known, owners(layers))
+        known = ops.take(known, self._plan.owners)
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         return ops.where(known, noise, state["noise"])
 
     def _ratio(self, noise: Tensor) -> Tensor:
         """Rate of each matrix over eta_t [Alg. 1, lines 8 and 9]."""
-        layers = self.moving_layers
-        roles = np.array([ROLES.index(layer.role) for layer in layers])
-        groups = roles[owners(layers)]
+        groups = [ops.convert_to_tensor(m) for m in self._plan.groups]
         alpha = self.alpha
         if self.alpha_unit == "group_noise":
             alpha = alpha * group_noise(noise, groups=groups)
@@ -422,7 +418,7 @@ class Lanton(LayerwiseOptimizer):
         noise = ops.convert_to_numpy(noise)
         report: dict[str, dict[str, np.ndarray]] = {}
         for i, layer in enumerate(layers):
-            here = owners(layers) == i
+            here = self._plan.owners == i
             path = f"{layer.path}:{i}" if layer.path in report else layer.path
             report[path] = {
                 "noise": noise[here],

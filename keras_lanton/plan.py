@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_lanton import roles
 from keras_lanton.roles import Layer
 
@@ -38,6 +40,10 @@ class Plan:
         self.layers: tuple[Layer, ...] = ()
         self.decayed: tuple[bool, ...] = ()
         self.moving: list[int] = []
+        # For each matrix, the position of its layer among the moving ones.
+        self.owners: np.ndarray = np.zeros(0, "int32")
+        # For each role that occurs, which matrices have it.
+        self.groups: list[np.ndarray] = []
         self.slots: dict[str, list[Any]] = {}
         # The count of skipped steps when `apply` was entered.
         self.skipped_before: Any = None
@@ -65,6 +71,18 @@ class Plan:
         if None in given:
             return roles.infer_roles(variables, given)
         return tuple(layer for layer in given if layer is not None)
+
+    def number_matrices(self) -> None:
+        """Sets what step needs of the noise's layout.
+
+        Once, on the host: inside a step torch.compile would trace it, and
+        guess at lengths.
+        """
+        layers = [self.layers[i] for i in self.moving]
+        sizes = [layer.batch for layer in layers]
+        self.owners = np.repeat(np.arange(len(layers), dtype="int32"), sizes)
+        names = np.array([layer.role for layer in layers])[self.owners]
+        self.groups = [names == role for role in roles.ROLES if role in names]
 
     def decide_decay(
         self,

@@ -4,26 +4,26 @@ A layer whose H is exactly 0 (nothing was measured yet) has ratio 1 and takes
 no part in its group's maximum or means: else it would throttle the group.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 Tensor = Any
 
 
-def group_noise(noise: Tensor, *, groups: np.ndarray) -> Tensor:
+def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
     """Root of the mean of H over each layer's group, the unit of alpha.
 
     Args:
         noise: sqrt(H_t), `(layers,)`, float32.
-        groups: Group number of each layer, `(layers,)`, integers.
+        groups: One mask of its layers for each group, `(layers,)` bool.
 
     Returns:
         `(layers,)`, float32; 1 in a group where nothing was measured.
     """
     result = ops.ones_like(noise)
-    for member in _members(groups):
+    for member in groups:
         top = ops.max(ops.where(member, noise, 0.0))
         unit = ops.where(top > 0, top, 1.0)
         mean = _measured_mean((noise / unit) ** 2, noise, member)
@@ -33,14 +33,14 @@ def group_noise(noise: Tensor, *, groups: np.ndarray) -> Tensor:
 
 
 def layer_ratio(
-    a: Tensor, noise: Tensor, *, groups: np.ndarray, reduction: str
+    a: Tensor, noise: Tensor, *, groups: Sequence[Tensor], reduction: str
 ) -> Tensor:
     """sqrt(a_t^l / a_t^m), a_t^m the group's maximum [Alg. 1, line 9].
 
     Args:
         a: Noise factors, `(layers,)`, float32.
         noise: sqrt(H_t), `(layers,)`, float32.
-        groups: Group number of each layer, `(layers,)`, integers.
+        groups: One mask of its layers for each group, `(layers,)` bool.
         reduction: `"max"` as printed, or `"mean"`: sqrt(a_t^l) over the
             group's mean of it, so that the group's mean ratio is 1.
 
@@ -49,7 +49,7 @@ def layer_ratio(
     """
     root = ops.sqrt(a)
     result = ops.ones_like(root)
-    for member in _members(groups):
+    for member in groups:
         if reduction == "max":
             measured = ops.logical_and(member, noise > 0)
             divisor = ops.max(ops.where(measured, root, 0.0))
@@ -60,11 +60,6 @@ def layer_ratio(
     return ops.where(noise > 0, result, 1.0)
 
 
-def _members(groups: np.ndarray) -> list[np.ndarray]:
-    """One mask `(layers,)` for each group that has a layer."""
-    return [groups == group for group in np.unique(groups)]
-
-
-def _measured_mean(x: Tensor, noise: Tensor, member: np.ndarray) -> Tensor:
+def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
     measured = ops.cast(ops.logical_and(member, noise > 0), "float32")
     return ops.sum(x * measured) / ops.maximum(ops.sum(measured), 1.0)

@@ -1,9 +1,9 @@
 """All matrices of equal role and shape as one stack, for one call each."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from keras_lanton.roles import Layer
@@ -67,14 +67,9 @@ def unstack(stacks: Sequence[Tensor], layers: Sequence[Layer]) -> list[Tensor]:
     return parts
 
 
-def owners(layers: Sequence[Layer]) -> np.ndarray:
-    """Position of the layer that each entry of the noise belongs to."""
-    return np.repeat(np.arange(len(layers)), [layer.batch for layer in layers])
-
-
 def split(vector: Tensor, layers: Sequence[Layer]) -> list[Tensor]:
     """A vector like the noise as one factor per layer, `(batch, 1, 1)`."""
-    ends = np.cumsum([layer.batch for layer in layers])
+    ends = itertools.accumulate(layer.batch for layer in layers)
     return [
         ops.reshape(vector[end - layer.batch : end], (layer.batch, 1, 1))
         for end, layer in zip(ends, layers, strict=True)
