@@ -382,9 +382,8 @@ class Lanton(LayerwiseOptimizer):
         k = self.gradient_accumulation_steps
         number = ops.convert_to_tensor(self._iterations) % k
         # Means of k / 2 gradients each, of opposite signs, loss unscaled.
-        weight = (
-            (1 - 2 * (number % 2)) * 2 / (k * (self.loss_scale_factor or 1))
-        )
+        sign = 1 - 2 * (number % 2)
+        scale = k / 2 * (self.loss_scale_factor or 1.0)
         given = {
             self._get_variable_index(variable): gradient
             for variable, gradient in zip(variables, gradients, strict=True)
@@ -394,8 +393,8 @@ class Lanton(LayerwiseOptimizer):
             last = ops.convert_to_tensor(total)
             last = ops.where(number == 0, ops.zeros_like(last), last)
             if given.get(i) is not None:
-                term = ops.cast(given[i], last.dtype)
-                last = last + ops.cast(weight, last.dtype) * term
+                term = ops.cast(given[i], last.dtype) / scale
+                last = last + ops.cast(sign, last.dtype) * term
             self.assign(total, last)
 
     def noise_report(self) -> dict[str, dict[str, np.ndarray]]:
