@@ -326,14 +326,14 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                 variable is unknown.
         """
         grads = [backend.dense(gradient) for gradient in grads]
-        variables = trainable_variables
-        if variables is not None:
-            variables = list(variables)
-            self.build(variables)
-            self._check_variables_are_known(variables)
-        elif self.built:
-            variables = self._trainable_variables
-        if variables:
+        if not grads:  # Keras does nothing then.
+            return
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            self.build(trainable_variables)
+            self._check_variables_are_known(trainable_variables)
+        if self.built:
+            variables = trainable_variables or self._trainable_variables
             _check_shapes(grads, variables)
             self.observe(grads, variables)
             # A copy: on PyTorch the tensor would follow its variable.
