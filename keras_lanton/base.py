@@ -164,7 +164,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         All but the scales of float8 training, which Keras overwrites with
         their gradient.
         """
-        return tuple(self._plan.layers[i] for i in self._plan.moving)
+        return tuple(self.layers[i] for i in self._plan.moving)
 
     @property
     def decayed_layers(self) -> tuple[bool, ...]:

@@ -410,7 +410,7 @@ class Lanton(LayerwiseOptimizer):
         Raises:
             ValueError: Before the optimizer is built.
         """
-        layers = self.layers and self.moving_layers
+        layers = self.moving_layers
         noise = ops.convert_to_tensor(self._noise)
         eta = float(ops.convert_to_numpy(self._last_learning_rate()))
         ratio = ops.convert_to_numpy(self._ratio(noise))
