@@ -164,7 +164,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         All but the scales of float8 training, which Keras overwrites with
         their gradient.
         """
-        return tuple(self.layers[i] for i in self._plan.moving)
+        layers = self.layers
+        return tuple(layers[i] for i in self._plan.moving)
 
     @property
     def decayed_layers(self) -> tuple[bool, ...]:
