@@ -3,7 +3,8 @@
 `model.compile(optimizer=Lanton())`, on JAX, PyTorch and TensorFlow.
 """
 
+from keras_lanton.backends import use_gpu_kernels
 from keras_lanton.lanton import Lanton
 from keras_lanton.version import __version__
 
-__all__ = ["Lanton", "__version__"]
+__all__ = ["Lanton", "__version__", "use_gpu_kernels"]

@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 
-def check_choice(name: str, value: Any, allowed: Sequence[str]) -> None:
+def check_choice(
+    name: str, value: Any, allowed: Sequence[str], *, also: str = ""
+) -> None:
     """ValueError unless the argument is one of the allowed strings."""
     if not isinstance(value, str) or value not in allowed:
+        other = f"{also} or " if also else ""
         raise ValueError(
-            f"`{name}` must be one of {tuple(allowed)}. "
+            f"`{name}` must be {other}one of {tuple(allowed)}. "
             f"Received: {name}={value!r}"
         )
 

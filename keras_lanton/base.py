@@ -42,10 +42,15 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     Subclasses write `step`. The state that it takes and returns is a dict:
 
     - one list of tensors per name in `slots`, shaped as the variables;
+    - one list of tensors per name in `buffers()`, of the shapes given there;
     - `"noise"`, `(matrices,)` float32: one entry for each matrix of each
       variable, in the order of `moving_layers`;
+    - `"measurements"`, `(matrices,)` int32: how often each was measured;
     - `"last_step"`, `(variables,)` int32: number of the step in which each
       variable last had a gradient, 0 if never.
+
+    The tensors of weights and state that `step` is given may be overwritten:
+    on PyTorch they are the variables' own.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or
@@ -59,7 +64,9 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         ValueError: For a wrong argument, naming it.
     """
 
-    slots: tuple[str, ...] = ()
+    # Names of the tensors that each variable has, and their dtypes; None is
+    # the variable's own.
+    slots: dict[str, str | None] = {}
 
     def __init__(
         self,
@@ -211,19 +218,53 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             for i, variable in enumerate(variables)
             if not getattr(variable, "overwrite_with_gradient", False)
         ]
-        self._plan.slots = {
-            name: self.add_optimizer_variables(variables, name)
-            for name in self.slots
-        }
         self._plan.number_matrices()
-        matrices = len(self._plan.owners)
+        state: dict[str, Any] = {
+            name: self._add_slots(variables, name, dtype)
+            for name, dtype in self.slots.items()
+        }
+        for name, specs in self.buffers().items():
+            state[name] = [
+                self.add_variable(shape, "zeros", dtype, name=f"{name}_{i}")
+                for i, (shape, dtype) in enumerate(specs)
+            ]
+        matrices = (len(self._plan.owners),)
         for name, shape, dtype in (
-            ("noise", (matrices,), "float32"),
+            ("noise", matrices, "float32"),
+            ("measurements", matrices, "int32"),
             ("last_step", (len(self._plan.moving),), "int32"),
             ("skipped_steps", (), "int32"),
         ):
-            variable = self.add_variable(shape, "zeros", dtype, name=name)
-            setattr(self, f"_{name}", variable)
+            state[name] = self.add_variable(shape, "zeros", dtype, name=name)
+        self._skipped_steps = state.pop("skipped_steps")
+        self._plan.state = state
+
+    def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+        """Shapes and dtypes of state that is not per variable, by name.
+
+        Called in `build`, when the layers are decided.
+        """
+        return {}
+
+    def _add_slots(
+        self, variables: Sequence[Any], name: str, dtype: str | None
+    ) -> list[Any]:
+        """One variable per moving layer, laid out as the layer's own."""
+        moving = [variables[i] for i in self._plan.moving]
+        if dtype is None:
+            return list(self.add_optimizer_variables(moving, name))
+        return [
+            self.add_variable(
+                tuple(variable.shape),
+                "zeros",
+                dtype,
+                layout=getattr(variable, "_layout", None),
+                name=f"{roles.variable_path(variable)}_{name}".replace(
+                    "/", "_"
+                ),
+            )
+            for variable in moving
+        ]
 
     def exclude_from_weight_decay(
         self, var_list: Any = None, var_names: Any = None
@@ -343,6 +384,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             )
         super().apply(grads, trainable_variables)
 
+    @backend.eager
     def update_variables(
         self,
         gradients: Sequence[Tensor],
@@ -364,20 +406,23 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             t = ops.cast(self.iterations, "int32") - skipped + 1
             eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
 
-            size = ops.stack([abs_sum(g) for g in G])
+            size = backend.abs_sums(G)
             finite = ops.all(ops.isfinite(size))
             step = functools.partial(
                 self.step, G, X, state, active=size != 0, eta=eta, t=t
             )
             runs = self._runs(finite)
             if runs is None:
-                X, state = step()
+                X_new, new_state = step()
             else:
-                X, state = backend.cond(runs, step, lambda: (X, state))
+                X_new, new_state = backend.cond(runs, step, lambda: (X, state))
 
-            for variable, x in zip(self._moving_variables(), X, strict=True):
-                self.assign(variable, x)
-            self._write_state(state)
+            self._assign_all(self._moving_variables(), X, X_new)
+            for name, variable in self._plan.state.items():
+                if isinstance(variable, list):
+                    self._assign_all(variable, state[name], new_state[name])
+                else:
+                    self.assign(variable, new_state[name])
             if self.nonfinite == "skip":
                 self.assign(
                     self._skipped_steps, skipped + 1 - ops.cast(finite, "int32")
@@ -416,20 +461,23 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         return ops.logical_and(finite, closes_window)
 
     def _read_state(self) -> State:
-        state: State = {
-            name: [ops.convert_to_tensor(slot[i]) for i in self._plan.moving]
-            for name, slot in self._plan.slots.items()
+        return {
+            name: [ops.convert_to_tensor(v) for v in variable]
+            if isinstance(variable, list)
+            else ops.convert_to_tensor(variable)
+            for name, variable in self._plan.state.items()
         }
-        state["noise"] = ops.convert_to_tensor(self._noise)
-        state["last_step"] = ops.convert_to_tensor(self._last_step)
-        return state
 
-    def _write_state(self, state: State) -> None:
-        for name, slot in self._plan.slots.items():
-            for i, value in zip(self._plan.moving, state[name], strict=True):
-                self.assign(slot[i], value)
-        self.assign(self._noise, state["noise"])
-        self.assign(self._last_step, state["last_step"])
+    def _assign_all(
+        self,
+        variables: Sequence[Any],
+        before: Sequence[Tensor],
+        values: Sequence[Tensor],
+    ) -> None:
+        """Assigns what `step` did not overwrite in place."""
+        for variable, old, new in zip(variables, before, values, strict=True):
+            if new is not old:
+                self.assign(variable, new)
 
     def _update_model_variables_moving_average(
         self, trainable_variables: Sequence[Any]
@@ -466,11 +514,6 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             roles=self._plan.to_config(),
         )
         return config
-
-
-def abs_sum(x: Tensor) -> Tensor:
-    """Sum of magnitudes, float32 scalar: 0 only for zero, NaN for NaN."""
-    return ops.sum(ops.abs(ops.cast(x, "float32")))
 
 
 def _check_shapes(

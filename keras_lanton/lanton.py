@@ -22,25 +22,16 @@ from keras_lanton.norms import RMS
 from keras_lanton.norms import Norm
 from keras_lanton.norms import Sign
 from keras_lanton.norms import Spectral
+from keras_lanton.norms import lanczos_nuclear_norm
 from keras_lanton.norms import randomized_svd_nuclear_norm
 from keras_lanton.norms import svd_nuclear_norm
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.rescaling import group_noise
 from keras_lanton.rescaling import layer_ratio
 from keras_lanton.roles import Layer
-from keras_lanton.stacks import split
-from keras_lanton.stacks import stack
-from keras_lanton.stacks import unstack
-from keras_lanton.views import from_matrices
+from keras_lanton.rounds import Round
 
 Tensor = Any
-
-# The slot beside the momentum that each noise reference needs, if any.
-NOISE_SLOTS = {
-    "previous_gradient": "previous_gradient",
-    "independent_gradient": "gradient_difference",
-    "momentum": None,
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
@@ -75,15 +66,21 @@ class Lanton(LayerwiseOptimizer):
         group_reduction: `"max"`: rates relative to the quietest layer, as
             printed; `"mean"`: relative to the group's mean, so that the mean
             rate stays eta_t.
-        noise_interval: Steps from one measurement to the next, at least 1.
+        noise_interval: Steps from one measurement of a matrix to the next, at
+            least 1.
+        noise_schedule: `"staggered"`: on every step another part of the
+            matrices is measured, so that steps take the same time and only
+            that part's previous gradient is kept; `"interval"`: all on one
+            step, as printed.
         noise_reference: The noise sample D_t. `"previous_gradient"`:
             G_t - G_{t-1} (Option I); `"independent_gradient"`: difference of
             the means of odd and even micro-batches, before clipping
             (Option II), needs an even `gradient_accumulation_steps`;
             `"momentum"`: G_t - B_{t-1}, without a second buffer.
         noise_estimator: Nuclear norm of the hidden layers' samples:
-            `"newton_schulz"`, `"svd"` (exact) or `"randomized_svd"` (the
-            paper's).
+            `"lanczos"` (sketch and stochastic Lanczos quadrature, within a
+            few percent), `"newton_schulz"` (<D, polar(D)>), `"svd"` (exact)
+            or `"randomized_svd"` (the paper's).
         hidden_scale: RMS of a hidden step of rate 1, at least 0; only with
             `step_scale="rms_matched"`.
         embedding_scale: r1, at least 0: entries of an embedding step of rate
@@ -97,6 +94,16 @@ class Lanton(LayerwiseOptimizer):
         ns_steps: Newton-Schulz steps, at least 1.
         ns_coefficients: `"jordan"`, `"you"`, `"polar_express"` or rows
             `(a, b, c)`; the last row is repeated up to `ns_steps`.
+        ns_dtype: Of the products in Newton-Schulz: `"float32"`, `"float16"`,
+            `"bfloat16"`, or `"auto"`: float32 on a CPU, float16 on a GPU,
+            bfloat16 on a TPU. Matrices are normalized in float32 before.
+        max_temporary_bytes: Matrices of equal view are orthogonalized
+            together as far as their temporaries fit into this, at least one
+            variable at a time. Defaults to 256 MiB.
+        momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`. Defaults to
+            each variable's own.
+        previous_gradient_dtype: Dtype of the gradients that are kept for the
+            next step. Defaults to float32.
         nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
             changes nothing but the iteration count and `skipped_steps`;
             `"propagate"`: Keras' usual behaviour.
@@ -131,8 +138,9 @@ class Lanton(LayerwiseOptimizer):
         alpha_unit: str = "group_noise",
         group_reduction: str = "max",
         noise_interval: int = 10,
+        noise_schedule: str = "staggered",
         noise_reference: str = "previous_gradient",
-        noise_estimator: str = "newton_schulz",
+        noise_estimator: str = "lanczos",
         hidden_scale: float = 0.2,
         embedding_scale: float = 300.0,
         vector_scale: float = 1.0,
@@ -141,6 +149,10 @@ class Lanton(LayerwiseOptimizer):
         nesterov: bool = False,
         ns_steps: int = 5,
         ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
+        ns_dtype: str = "auto",
+        max_temporary_bytes: int = 2**28,
+        momentum_dtype: str | None = None,
+        previous_gradient_dtype: str | None = None,
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
@@ -164,6 +176,7 @@ class Lanton(LayerwiseOptimizer):
         self.alpha_unit = alpha_unit
         self.group_reduction = group_reduction
         self.noise_interval = int(noise_interval)
+        self.noise_schedule = noise_schedule
         self.noise_reference = noise_reference
         self.noise_estimator = noise_estimator
         self.hidden_scale = float(hidden_scale)
@@ -178,15 +191,21 @@ class Lanton(LayerwiseOptimizer):
             if isinstance(ns_coefficients, str)
             else tuple(tuple(map(float, row)) for row in ns_coefficients)
         )
+        self.ns_dtype = ns_dtype
+        self.max_temporary_bytes = int(max_temporary_bytes)
+        self.momentum_dtype = momentum_dtype
+        self.previous_gradient_dtype = previous_gradient_dtype
         self.rank = rank
         self.power_iterations = power_iterations
-        slot = NOISE_SLOTS[noise_reference]
-        self.slots = ("momentum",) + ((slot,) if slot else ())
+        self.slots = {"momentum": momentum_dtype}
+        if noise_reference == "independent_gradient":
+            self.slots["gradient_difference"] = None
         self.norms = self._make_norms()
 
     def _make_norms(self) -> dict[str, Norm]:
         """The norm of each role."""
         estimators = {
+            "lanczos": lanczos_nuclear_norm,
             "newton_schulz": None,
             "svd": svd_nuclear_norm,
             "randomized_svd": functools.partial(
@@ -202,11 +221,31 @@ class Lanton(LayerwiseOptimizer):
         rows = coefficient_rows(self.ns_coefficients, self.ns_steps)
         return {
             "hidden": Spectral(
-                rows=rows, nuclear_norm=estimators[self.noise_estimator]
+                rows=rows,
+                nuclear_norm=estimators[self.noise_estimator],
+                dtype=self.ns_dtype,
             ),
             "embedding": Sign(),
             "vector": RMS() if self.vector_norm == "rms" else Sign(),
         }
+
+    def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+        """Decides what is measured when, and so what is kept for it.
+
+        Returns:
+            Of the previous gradient only the share of each round that the
+            next step measures.
+        """
+        self._plan.lay_out(
+            interval=self.noise_interval,
+            staggered=self.noise_schedule == "staggered",
+            max_temporary_bytes=self.max_temporary_bytes,
+        )
+        if self.noise_reference != "previous_gradient":
+            return {}
+        dtype = self.previous_gradient_dtype or "float32"
+        shapes = [measuring.shape for measuring in self._plan.rounds]
+        return {"previous_gradient": [(shape, dtype) for shape in shapes]}
 
     def step(
         self,
@@ -223,8 +262,9 @@ class Lanton(LayerwiseOptimizer):
         Args:
             G: Gradients, one per layer, shaped as the weights.
             X: Weights, likewise.
-            state: `"momentum"`, the slot of the noise reference if it has
-                one, `"noise"`, `"last_step"`.
+            state: `"momentum"`, `"noise"`, `"measurements"`, `"last_step"`
+                and, by noise reference, `"previous_gradient"` (one share per
+                round) or `"gradient_difference"`.
             active: Which layers have a gradient, `(variables,)` bool.
             eta: Learning rate, float32 scalar.
             t: Number of this step, int32 scalar, from 1.
@@ -232,89 +272,163 @@ class Lanton(LayerwiseOptimizer):
         Returns:
             The new weights and the new state, in the dtypes of the old.
         """
-        layers = self.moving_layers
         B_last = [_wide(b) for b in state["momentum"]]
         G = [ops.cast(g, b.dtype) for g, b in zip(G, B_last, strict=True)]
         moves = ops.cast(active, "float32")
 
+        # Line 7, first: line 5 may overwrite B_{t-1}.
+        measured = self._measure(G, B_last, state, active, t)
+
         # Line 5: c = 1 - b1, but 1 at a layer's first gradient (B_0 = G_1)
         # and 0 without a gradient.
         first = state["last_step"] == 0
-        c = _each(ops.where(first, 1.0, 1.0 - self.beta_1) * moves, G)
-        B = [b + k * (g - b) for b, g, k in zip(B_last, G, c, strict=True)]
-        M = self._lookahead(B, G) if self.nesterov else B
-
-        # Line 6.
-        lmo = [self.norms[role].lmo(m) for role, m in stack(M, layers)]
-        O = unstack(lmo, layers)
-
-        # Line 7.
-        noise = backend.cond(
-            self._measures(t),
-            lambda: self._next_noise(G, B_last, state, active, t),
-            lambda: state["noise"],
-        )
+        c = backend.unpack(ops.where(first, 1.0, 1.0 - self.beta_1) * moves)
+        B = backend.lerp(B_last, G, c)
 
         # Lines 8 and 9.
-        rate = eta * self._ratio(noise) * ops.take(moves, self._plan.owners)
+        ratio = self._ratio(measured["noise"], measured["measurements"])
+        eta_l = eta * ratio * ops.take(moves, self._plan.owners)
 
-        # Line 10: s O at the rate of each matrix, decay at the base rate.
-        steps = [
-            from_matrices(self._step_scale(layer) * eta_l * o, layer)
-            for layer, eta_l, o in zip(
-                layers, split(rate, layers), O, strict=True
+        # Lines 6 and 10: s O at the rate of each matrix, decay at the base
+        # rate; one stack after the other, so that no more is in memory.
+        s_eta_l = self._step_scales() * eta_l
+        keep = backend.unpack(1.0 - eta * self._weight_decays() * moves)
+        X = list(X)
+        for stack, matrices in self._plan.stacks:
+            M = self._lookahead(B, G, stack.indices) if self.nesterov else B
+            O = self.norms[stack.role].lmo(stack.gather(M))
+            O = ops.take(s_eta_l, matrices)[:, None, None] * O
+            moved = backend.move(
+                [X[i] for i in stack.indices],
+                stack.scatter(O),
+                [keep[i] for i in stack.indices],
             )
+            for i, x in zip(stack.indices, moved, strict=True):
+                X[i] = x
+
+        momentum = [
+            ops.cast(new, old.dtype)
+            for new, old in zip(B, state["momentum"], strict=True)
         ]
-        keep = _each(1.0 - eta * self._weight_decays() * moves, G)
-        X_new = [
-            ops.cast(k * _wide(x) + ops.cast(step, g.dtype), x.dtype)
-            for x, step, k, g in zip(X, steps, keep, G, strict=True)
-        ]
-        return X_new, self._next_state(state, G, B, noise, active, t)
+        last_step = ops.where(active, t, state["last_step"])
+        new = {**measured, "momentum": momentum, "last_step": last_step}
+        return X, {**state, **new}
 
     def _lookahead(
-        self, B: Sequence[Tensor], G: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """Nesterov's b1 B_t + (1 - b1) G_t."""
+        self, B: Sequence[Tensor], G: Sequence[Tensor], indices: Sequence[int]
+    ) -> dict[int, Tensor]:
+        """Nesterov's b1 B_t + (1 - b1) G_t of some layers."""
         b1 = self.beta_1
-        return [b1 * b + (1.0 - b1) * g for b, g in zip(B, G, strict=True)]
+        return {i: b1 * B[i] + (1.0 - b1) * G[i] for i in indices}
 
-    def _measures(self, t: Tensor) -> Tensor:
-        """Whether the noise is measured on step t, a boolean scalar."""
-        first = 1 if self.noise_reference == "independent_gradient" else 2
-        due = (t - first) % self.noise_interval == 0
-        return ops.logical_and(t >= first, due)
-
-    def _next_noise(
+    def _measure(
         self,
         G: Sequence[Tensor],
         B_last: Sequence[Tensor],
         state: State,
         active: Tensor,
         t: Tensor,
-    ) -> Tensor:
-        """sqrt(H_t), for the layers that can be measured [Alg. 1, line 7]."""
-        last_step = state["last_step"]
-        if self.noise_reference == "independent_gradient":
-            D, known = state["gradient_difference"], active
-        elif self.noise_reference == "momentum":
-            D = [g - b for g, b in zip(G, B_last, strict=True)]
-            known = ops.logical_and(active, last_step > 0)
-        else:
-            previous = map(_wide, state["previous_gradient"])
-            D = [g - p for g, p in zip(G, previous, strict=True)]
-            # Only the immediately preceding gradient will do.
-            consecutive = ops.logical_and(last_step > 0, last_step == t - 1)
-            known = ops.logical_and(active, consecutive)
-        layers = self.moving_layers
-        dual = [self.norms[role].dual(d) for role, d in stack(D, layers)]
-        d = ops.concatenate(unstack(dual, layers))
-        known = ops.take(known, self._plan.owners)
-        noise = update_noise(state["noise"], d, beta_2=self.beta_2)
-        return ops.where(known, noise, state["noise"])
+    ) -> State:
+        """sqrt(H_t) of the matrices whose turn it is [Alg. 1, line 7].
 
-    def _ratio(self, noise: Tensor) -> Tensor:
+        Args:
+            G: Gradients, one per layer.
+            B_last: B_{t-1}, likewise.
+            state: The state before this step.
+            active: Which layers have a gradient, `(variables,)` bool.
+            t: Number of this step.
+
+        Returns:
+            The new `"noise"` and `"measurements"`, and the gradients that the
+            next step compares with, if it does.
+        """
+        count = len(self._plan.owners)
+        # One more than there are matrices: where a share is filled up.
+        found = ops.zeros((count + 1, 2))
+        now, coming = self._turns(t), self._turns(t + 1)
+        for k, (measuring, turn) in enumerate(
+            zip(self._plan.rounds, now, strict=True)
+        ):
+            d = backend.cond(
+                turn < len(measuring.shares),
+                functools.partial(self._dual, k, turn, G, B_last, state),
+                functools.partial(ops.zeros, (measuring.size,)),
+            )
+            matrices = ops.convert_to_tensor(measuring.matrices)
+            found = ops.scatter_update(
+                found,
+                ops.take(matrices, turn, axis=0)[:, None],
+                ops.stack([d, ops.ones_like(d)], axis=-1),
+            )
+        d = ops.convert_to_tensor(self._plan.flips) * found[:count, 0]
+        comparable = self._comparable(state["last_step"], active, t)
+        known = ops.logical_and(
+            found[:count, 1] > 0, ops.take(comparable, self._plan.owners)
+        )
+        noise = update_noise(state["noise"], d, beta_2=self.beta_2)
+        new = {
+            "noise": ops.where(known, noise, state["noise"]),
+            "measurements": state["measurements"] + ops.cast(known, "int32"),
+        }
+        if "previous_gradient" in state:
+            new["previous_gradient"] = [
+                _share(measuring, turn, G, otherwise=old)
+                for measuring, turn, old in zip(
+                    self._plan.rounds,
+                    coming,
+                    state["previous_gradient"],
+                    strict=True,
+                )
+            ]
+        return new
+
+    def _turns(self, t: Tensor) -> list[Any]:
+        """The share of each round whose turn it is on step t.
+
+        Returns:
+            Integer scalars; the number of its shares where a round pauses.
+        """
+        first = 1 if self.noise_reference == "independent_gradient" else 2
+        rounds = self._plan.rounds
+        late = np.array([first + r.offset for r in rounds], "int32")
+        pause = np.array([len(r.shares) for r in rounds], "int32")
+        turns = ops.mod(t - ops.convert_to_tensor(late), self.noise_interval)
+        return backend.unpack(ops.minimum(turns, ops.convert_to_tensor(pause)))
+
+    def _dual(
+        self,
+        k: int,
+        turn: Any,
+        G: Sequence[Tensor],
+        B_last: Sequence[Tensor],
+        state: State,
+    ) -> Tensor:
+        """Dual norms of D_t in a share of round k, `(size,)`."""
+        measuring = self._plan.rounds[k]
+        if self.noise_reference == "independent_gradient":
+            D = _share(measuring, turn, state["gradient_difference"])
+        elif self.noise_reference == "momentum":
+            D = _share(measuring, turn, G) - _share(measuring, turn, B_last)
+        else:
+            G_last = ops.cast(state["previous_gradient"][k], "float32")
+            D = _share(measuring, turn, G) - G_last
+        return self.norms[measuring.role].dual(D)
+
+    def _comparable(
+        self, last_step: Tensor, active: Tensor, t: Tensor
+    ) -> Tensor:
+        """Which layers have what D_t compares, `(variables,)` bool."""
+        if self.noise_reference == "independent_gradient":
+            return active
+        known = ops.logical_and(active, last_step > 0)
+        if self.noise_reference == "momentum":
+            return known
+        # Only the immediately preceding gradient will do.
+        return ops.logical_and(known, last_step == t - 1)
+
+    def _ratio(self, noise: Tensor, measurements: Tensor) -> Tensor:
         """Rate of each matrix over eta_t [Alg. 1, lines 8 and 9]."""
+        noise = self._comparable_noise(noise, measurements)
         groups = [ops.convert_to_tensor(m) for m in self._plan.groups]
         alpha = self.alpha
         if self.alpha_unit == "group_noise":
@@ -322,6 +436,27 @@ class Lanton(LayerwiseOptimizer):
         a = noise_factor(noise, alpha=alpha)
         return layer_ratio(
             a, noise, groups=groups, reduction=self.group_reduction
+        )
+
+    def _comparable_noise(self, noise: Tensor, measurements: Tensor) -> Tensor:
+        """sqrt(H) as if all matrices were measured equally often.
+
+        H starts at zero and grows with every measurement. Where all are
+        measured at once that is the same factor for all, as printed; else it
+        would make those look quiet that were measured later.
+        """
+        if self.noise_schedule == "interval":
+            return noise
+        n = ops.cast(measurements, "float32")
+        return noise / ops.sqrt(
+            ops.where(n > 0, 1.0 - ops.power(self.beta_2, n), 1.0)
+        )
+
+    def _step_scales(self) -> Tensor:
+        """The step scale of each matrix, as it lies in its stack."""
+        scales = np.array(list(map(self._step_scale, self.moving_layers)))
+        return ops.convert_to_tensor(
+            scales[self._plan.owners] * self._plan.flips, "float32"
         )
 
     def _step_scale(self, layer: Layer) -> float:
@@ -346,26 +481,6 @@ class Lanton(LayerwiseOptimizer):
             gamma * np.array(self.decayed_layers, "float32")
         )
 
-    def _next_state(
-        self,
-        state: State,
-        G: Sequence[Tensor],
-        B: Sequence[Tensor],
-        noise: Tensor,
-        active: Tensor,
-        t: Tensor,
-    ) -> State:
-        new = {**state, "momentum": B, "noise": noise}
-        new["last_step"] = ops.where(active, t, state["last_step"])
-        if "previous_gradient" in state:
-            new["previous_gradient"] = G
-        for name in self.slots:
-            new[name] = [
-                ops.cast(value, old.dtype)
-                for value, old in zip(new[name], state[name], strict=True)
-            ]
-        return new
-
     def observe(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
     ) -> None:
@@ -388,8 +503,8 @@ class Lanton(LayerwiseOptimizer):
             self._get_variable_index(variable): gradient
             for variable, gradient in zip(variables, gradients, strict=True)
         }
-        for i in self._plan.moving:
-            total = self._plan.slots["gradient_difference"][i]
+        totals = self._plan.state["gradient_difference"]
+        for i, total in zip(self._plan.moving, totals, strict=True):
             last = ops.convert_to_tensor(total)
             last = ops.where(number == 0, ops.zeros_like(last), last)
             if given.get(i) is not None:
@@ -411,10 +526,15 @@ class Lanton(LayerwiseOptimizer):
             ValueError: Before the optimizer is built.
         """
         layers = self.moving_layers
-        noise = ops.convert_to_tensor(self._noise)
+        noise, measurements = (
+            ops.convert_to_tensor(self._plan.state[name])
+            for name in ("noise", "measurements")
+        )
         eta = float(ops.convert_to_numpy(self._last_learning_rate()))
-        ratio = ops.convert_to_numpy(self._ratio(noise))
-        noise = ops.convert_to_numpy(noise)
+        ratio = ops.convert_to_numpy(self._ratio(noise, measurements))
+        noise = ops.convert_to_numpy(
+            self._comparable_noise(noise, measurements)
+        )
         report: dict[str, dict[str, np.ndarray]] = {}
         for i, layer in enumerate(layers):
             here = self._plan.owners == i
@@ -450,11 +570,18 @@ class Lanton(LayerwiseOptimizer):
 CHOICES = {
     "alpha_unit": ("group_noise", "absolute"),
     "group_reduction": ("max", "mean"),
-    "noise_reference": tuple(NOISE_SLOTS),
-    "noise_estimator": ("newton_schulz", "randomized_svd", "svd"),
+    "noise_schedule": ("staggered", "interval"),
+    "noise_reference": (
+        "previous_gradient",
+        "independent_gradient",
+        "momentum",
+    ),
+    "noise_estimator": ("lanczos", "newton_schulz", "randomized_svd", "svd"),
     "vector_norm": ("rms", "sign"),
     "step_scale": ("rms_matched", "operator"),
+    "ns_dtype": ("auto", "float32", "float16", "bfloat16"),
 }
+DTYPES = ("float32", "float16", "bfloat16")
 NUMBERS: dict[str, tuple[str, Callable[[float], bool], bool]] = {
     "beta_1": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
     "beta_2": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
@@ -464,6 +591,7 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool], bool]] = {
     "vector_scale": ("a number of at least 0", lambda x: x >= 0, False),
     "noise_interval": ("an integer of at least 1", lambda x: x >= 1, True),
     "ns_steps": ("an integer of at least 1", lambda x: x >= 1, True),
+    "max_temporary_bytes": ("an integer of at least 1", lambda x: x >= 1, True),
     "rank": ("None or an integer of at least 1", lambda x: x >= 1, True),
     "power_iterations": (
         "None or an integer of at least 0",
@@ -471,7 +599,8 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool], bool]] = {
         True,
     ),
 }
-ARGUMENTS = (*CHOICES, *NUMBERS, "nesterov", "ns_coefficients")
+STATE_DTYPES = ("momentum_dtype", "previous_gradient_dtype")
+ARGUMENTS = (*CHOICES, *NUMBERS, *STATE_DTYPES, "nesterov", "ns_coefficients")
 
 
 def _check_arguments(
@@ -480,6 +609,9 @@ def _check_arguments(
     """ValueError for the first wrong argument of `Lanton`."""
     for name, allowed in CHOICES.items():
         check_choice(name, given[name], allowed)
+    for name in STATE_DTYPES:
+        if given[name] is not None:
+            check_choice(name, given[name], DTYPES, also="None")
     for name, (wanted, allows, integer) in NUMBERS.items():
         if given[name] is not None or not wanted.startswith("None"):
             check_number(name, given[name], wanted, allows, integer=integer)
@@ -498,6 +630,15 @@ def _check_arguments(
                 f"Received: {name}={given[name]!r}, "
                 f"noise_estimator={given['noise_estimator']!r}"
             )
+    if given["previous_gradient_dtype"] is not None and (
+        given["noise_reference"] != "previous_gradient"
+    ):
+        raise ValueError(
+            "`previous_gradient_dtype` belongs to "
+            "noise_reference='previous_gradient'. Received: "
+            f"previous_gradient_dtype={given['previous_gradient_dtype']!r}, "
+            f"noise_reference={given['noise_reference']!r}"
+        )
     if given["step_scale"] == "operator" and given["hidden_scale"] != 0.2:
         raise ValueError(
             "`hidden_scale` belongs to step_scale='rms_matched'. Received: "
@@ -521,7 +662,36 @@ def _wide(x: Tensor) -> Tensor:
     return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
 
 
-def _each(scalars: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The entries of a vector, each in the dtype of its tensor."""
-    entries = ops.unstack(scalars, num=len(like))
-    return [ops.cast(s, x.dtype) for s, x in zip(entries, like, strict=True)]
+def _share(
+    measuring: Round,
+    turn: Any,
+    tensors: Sequence[Tensor],
+    otherwise: Tensor | None = None,
+) -> Tensor:
+    """Share number `turn` of the layers' tensors.
+
+    Args:
+        measuring: The round.
+        turn: Integer scalar.
+        tensors: One per layer.
+        otherwise: What to return where the round pauses.
+
+    Returns:
+        `(size, rows, columns)`, in the dtype of `otherwise` or else float32.
+    """
+    dtype = "float32" if otherwise is None else otherwise.dtype
+    branches: list[Callable[[], Tensor]] = [
+        functools.partial(_cast_share, measuring, i, tensors, dtype)
+        for i in range(len(measuring.shares))
+    ]
+    if otherwise is not None:
+        branches.append(lambda: otherwise)
+    return (
+        branches[0]() if len(branches) == 1 else backend.switch(turn, branches)
+    )
+
+
+def _cast_share(
+    measuring: Round, i: int, tensors: Sequence[Tensor], dtype: Any
+) -> Tensor:
+    return ops.cast(measuring.gather(i, tensors), dtype)

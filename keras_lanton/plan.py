@@ -11,6 +11,12 @@ import numpy as np
 
 from keras_lanton import roles
 from keras_lanton.roles import Layer
+from keras_lanton.rounds import Round
+from keras_lanton.rounds import make_rounds
+from keras_lanton.stacks import Stack
+from keras_lanton.stacks import equal_stacks
+from keras_lanton.stacks import largest_size
+from keras_lanton.stacks import positions
 
 
 class Plan:
@@ -44,7 +50,14 @@ class Plan:
         self.owners: np.ndarray = np.zeros(0, "int32")
         # For each role that occurs, which matrices have it.
         self.groups: list[np.ndarray] = []
-        self.slots: dict[str, list[Any]] = {}
+        # d_out / d_in of those that lie transposed in their stack, else 1: by
+        # it the LMO and the dual norm of A^T differ from those of A.
+        self.flips: np.ndarray = np.zeros(0, "float32")
+        # The state's variables: lists of them, or single ones.
+        self.state: dict[str, Any] = {}
+        # What is orthogonalized together, and what is measured together.
+        self.stacks: list[tuple[Stack, np.ndarray]] = []
+        self.rounds: list[Round] = []
         # The count of skipped steps when `apply` was entered.
         self.skipped_before: Any = None
 
@@ -81,8 +94,46 @@ class Plan:
         layers = [self.layers[i] for i in self.moving]
         sizes = [layer.batch for layer in layers]
         self.owners = np.repeat(np.arange(len(layers), dtype="int32"), sizes)
+        flips = [
+            layer.d_out / layer.d_in
+            if layer.role == "hidden" and layer.d_in > layer.d_out
+            else 1.0
+            for layer in layers
+        ]
+        self.flips = np.array(flips, "float32")[self.owners]
         names = np.array([layer.role for layer in layers])[self.owners]
         self.groups = [names == role for role in roles.ROLES if role in names]
+
+    def lay_out(
+        self, *, interval: int, staggered: bool, max_temporary_bytes: int
+    ) -> None:
+        """Sets which matrices are worked on together, and when measured.
+
+        Args:
+            interval: Steps from one measurement of a matrix to the next.
+            staggered: Whether a part is measured on every step.
+            max_temporary_bytes: What one stack may need in temporaries.
+        """
+        layers = [self.layers[i] for i in self.moving]
+        self.stacks = [
+            (piece, positions(piece, layers))
+            for stack in equal_stacks(layers)
+            for piece in stack.cut(
+                largest_size(stack, max_temporary_bytes), whole_layers=True
+            )
+        ]
+        self.rounds = make_rounds(
+            layers,
+            interval=interval,
+            staggered=staggered,
+            max_bytes=max_temporary_bytes,
+        )
+
+    def temporary_bytes(self) -> int:
+        """The most that one stack or share needs beyond the state."""
+        work = [len(s) * s.temporary_bytes for s, _ in self.stacks]
+        work += [r.size * r.shares[0].temporary_bytes for r in self.rounds]
+        return max(work, default=0)
 
     def decide_decay(
         self,

@@ -1,14 +1,20 @@
-"""The polar factor U V^T of a matrix by Newton-Schulz: the reference.
+"""The polar factor U V^T of a matrix by Newton-Schulz, in two forms.
 
-Faster versions live in `keras_lanton.backends`; this one is normative.
+Both take their symmetric products from a function that a backend may
+replace (`keras_lanton.backends`); `dense_product` is normative.
 """
 
+import functools
+import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 Tensor = Any
+Product = Callable[[Tensor, Tensor], Tensor]
 Row = tuple[float, float, float]
 
 
@@ -110,30 +116,76 @@ def max_abs(X: Tensor) -> Tensor:
     return ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
 
 
-def normalized(X: Tensor) -> Tensor:
-    """X over its Frobenius norm, exactly scale invariant; zero stays zero.
+def unit_entries(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X in float32 over its largest entry, and that entry.
 
     Args:
-        X: `(..., m, n)`, float32.
+        X: `(..., m, n)`, any float dtype.
 
     Returns:
-        `(..., m, n)`, float32, Frobenius norm 1 per matrix, or 0 for zero.
+        `(..., m, n)` with entries of at most 1, and `(..., 1, 1)`; zero stays
+        zero.
     """
+    X = ops.cast(X, "float32")
     scale = max_abs(X)
-    X = X / ops.where(scale > 0, scale, 1.0)
-    norm = ops.sqrt(ops.sum(X * X, axis=(-2, -1), keepdims=True))
-    return X / ops.where(norm > 0, norm, 1.0)
+    return X / ops.where(scale > 0, scale, 1.0), scale
 
 
-def newton_schulz(X: Tensor, rows: Sequence[Row]) -> Tensor:
+def transposed(X: Tensor) -> Tensor:
+    """X^T of each matrix: `(..., m, n)` to `(..., n, m)`."""
+    return ops.swapaxes(X, -2, -1)
+
+
+def dense_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B, `(..., s, k)` times `(..., k, s)`: the reference."""
+    return ops.matmul(A, B)
+
+
+def block_product(A: Tensor, B: Tensor, *, blocks: int) -> Tensor:
+    """A B where it is symmetric: only blocks on and below the diagonal.
+
+    Of `blocks` squared blocks only `blocks (blocks + 1) / 2` are multiplied
+    out, the others are their mirror.
+
+    Args:
+        A: `(..., s, k)`.
+        B: `(..., k, s)`, such that A B is symmetric.
+        blocks: Number of blocks along a side, at least 1.
+
+    Returns:
+        `(..., s, s)`, symmetric but for rounding inside the diagonal blocks.
+    """
+    s = A.shape[-2]
+    ends = [s * (i + 1) // blocks for i in range(blocks)]
+    starts = [0, *ends[:-1]]
+    below = [
+        ops.matmul(A[..., start:end, :], B[..., :, :end])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    rows = []
+    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        mirror = [transposed(b[..., :, start:end]) for b in below[i + 1 :]]
+        rows.append(ops.concatenate([below[i], *mirror], axis=-1))
+    return ops.concatenate(rows, axis=-2)
+
+
+def newton_schulz(
+    X: Tensor,
+    rows: Sequence[Row],
+    *,
+    dtype: str = "float32",
+    product: Product = dense_product,
+) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 
     With X scaled to Frobenius norm 1, each row does
     X <- a X + (b A + c A^2) X, A = X X^T, on the short side.
 
     Args:
-        X: `(batch, m, n)`, any float dtype; computed in float32.
+        X: `(batch, m, n)`, any float dtype.
         rows: Coefficients, one row per step.
+        dtype: Of the products; X is normalized in float32 before.
+        product: Of two factors whose product is symmetric.
 
     Returns:
         `(batch, m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
@@ -143,12 +195,131 @@ def newton_schulz(X: Tensor, rows: Sequence[Row]) -> Tensor:
         Jordan et al. 2024, Muon; Bernstein and Newhouse 2024,
         arXiv 2409.20325.
     """
-    X = normalized(ops.cast(X, "float32"))
+    X, _ = unit_entries(X)
     tall = X.shape[-2] > X.shape[-1]
-    if tall:
-        X = ops.swapaxes(X, -2, -1)
+    X = transposed(X) if tall else X
+    X = ops.cast(X * _inverse_norm(X), dtype)
     for a, b, c in rows:
-        A = ops.matmul(X, ops.swapaxes(X, -2, -1))
-        P = b * A + c * ops.matmul(A, A)
+        A = product(X, transposed(X))
+        P = b * A + c * product(A, A)
         X = a * X + ops.matmul(P, X)
-    return ops.swapaxes(X, -2, -1) if tall else X
+    X = ops.cast(X, "float32")
+    return transposed(X) if tall else X
+
+
+def gram_newton_schulz(
+    X: Tensor,
+    rows: Sequence[Row],
+    *,
+    restarts: Sequence[int] = (),
+    dtype: str = "float32",
+    product: Product = dense_product,
+) -> Tensor:
+    """The same map as `newton_schulz`, iterated on R = X X^T.
+
+    With Z = b R + c R^2 each row does Q <- Q (a + Z) and
+    R <- (a + Z) R (a + Z); in the end X <- Q X. All but the first and the
+    last product are of the short side only. Rounding makes R slightly
+    indefinite, which grows with every row: a restart builds R anew.
+
+    Args:
+        X: `(batch, m, n)`, any float dtype.
+        rows: Coefficients, one row per step.
+        restarts: Numbers of the rows before which to restart, see
+            `restart_rows`.
+        dtype: Of the products; X is normalized in float32 before.
+        product: Of two factors whose product is symmetric.
+
+    Returns:
+        `(batch, m, n)`, float32.
+
+    References:
+        Zhang, Amsel, Chen and Dao 2026, Gram Newton-Schulz:
+        github.com/Dao-AILab/gram-newton-schulz.
+    """
+    X, _ = unit_entries(X)
+    tall = X.shape[-2] > X.shape[-1]
+    X = transposed(X) if tall else X
+    X = ops.cast(X * _inverse_norm(X), dtype)
+    starts = (0, *sorted(restarts))
+    for start, end in zip(starts, (*starts[1:], len(rows)), strict=True):
+        X = ops.matmul(_gram_factor(X, rows[start:end], product), X)
+    X = ops.cast(X, "float32")
+    return transposed(X) if tall else X
+
+
+def _gram_factor(X: Tensor, rows: Sequence[Row], product: Product) -> Tensor:
+    """Q with Q X = the rows' map of X: between two restarts."""
+    R = product(X, transposed(X))
+    # `a` is not folded into Z: half precision would round it.
+    identity = ops.cast(ops.eye(X.shape[-2]), X.dtype)
+    a, b, c = rows[0]
+    Z = b * R + c * product(R, R)
+    Q = Z + a * identity
+    for b_next in rows[1:]:
+        RZ = a * R + product(R, Z)
+        R = a * RZ + product(Z, RZ)
+        a, b, c = b_next
+        Z = b * R + c * product(R, R)
+        Q = a * Q + product(Q, Z)
+    return Q
+
+
+def _inverse_norm(X: Tensor) -> Tensor:
+    """One over the Frobenius norm, `(..., 1, 1)`; 1 for zero."""
+    squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
+    return ops.rsqrt(ops.where(squares > 0, squares, 1.0))
+
+
+# How far rounding moves the eigenvalues of X X^T, at Frobenius norm 1, and
+# how badly conditioned Q may become on the way before it loses the result.
+ROUNDING = {"float32": 1e-6, "tensorfloat32": 4e-4}
+ROUNDING |= {"float16": 4e-4, "bfloat16": 4e-4}
+LARGEST_CONDITION = 2000.0
+
+
+@functools.cache
+def restart_rows(rows: tuple[Row, ...], precision: str) -> tuple[int, ...]:
+    """The fewest restarts with which the Gram form is stable.
+
+    A simulation of the iteration on a spectrum of singular values from 1 to
+    1e-10, every eigenvalue of X X^T lowered by the rounding error.
+
+    Args:
+        rows: Coefficients, one row per step.
+        precision: `"float32"`, `"tensorfloat32"`, `"float16"` or
+            `"bfloat16"`: what the products are computed in.
+
+    Returns:
+        Rows before which to restart: none for up to five rows in float32.
+
+    References:
+        `restart_autotune.py` of github.com/Dao-AILab/gram-newton-schulz.
+    """
+    inner = range(1, len(rows))
+    for count in range(len(rows)):
+        choices = list(itertools.combinations(inner, count))
+        conditions = [_condition(rows, c, ROUNDING[precision]) for c in choices]
+        if min(conditions) <= LARGEST_CONDITION:
+            break
+        if len(choices) > 500:  # Restarts everywhere: the standard form.
+            return tuple(inner)
+    return choices[int(np.argmin(conditions))]
+
+
+def _condition(
+    rows: Sequence[Row], restarts: Sequence[int], rounding: float
+) -> float:
+    """Largest condition number of Q on the way through all rows."""
+    x = np.logspace(0, -10, 200)
+    r, q, worst = x * x - rounding, np.ones_like(x), 1.0
+    with np.errstate(all="ignore"):
+        for i, (a, b, c) in enumerate(rows):
+            if i in restarts:
+                x = q * x
+                r, q = x * x - rounding, np.ones_like(x)
+            z = a + b * r + c * r * r
+            q, r = q * z, r * z * z
+            size = np.abs(q)
+            worst = max(worst, float(np.max(size) / np.min(size)))
+    return worst if np.isfinite(worst) else np.inf

@@ -1,76 +1,184 @@
-"""All matrices of equal role and shape as one stack, for one call each."""
+"""Matrices of equal view as one stack, whatever variables they come from.
 
+Hidden matrices are laid down with their short side first, so that a kernel
+(768, 3072) and one of (3072, 768) are in the same stack. A stack can be cut
+into smaller ones, so that what is made of it fits into memory.
+"""
+
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_lanton.roles import Layer
+from keras_lanton.views import from_matrices
 from keras_lanton.views import to_matrices
 
 Tensor = Any
 
 
-def equal_stacks(layers: Sequence[Layer]) -> list[list[int]]:
-    """Positions of the layers whose matrices share a norm and a shape.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Consecutive matrices of one layer.
+
+    Args:
+        index: Position of the layer among all layers at hand.
+        layer: The layer.
+        start: First of the matrices.
+        stop: Behind the last one.
+    """
+
+    index: int
+    layer: Layer
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def flipped(self) -> bool:
+        """Whether the matrices lie in the stack transposed."""
+        layer = self.layer
+        return layer.role == "hidden" and layer.d_in > layer.d_out
+
+    def matrices(self, tensor: Tensor) -> Tensor:
+        """Of a tensor of the layer's shape: `(n, rows, columns)`."""
+        whole = to_matrices(tensor, self.layer)
+        if len(self) < self.layer.batch:
+            whole = whole[self.start : self.stop]
+        return ops.swapaxes(whole, -2, -1) if self.flipped else whole
+
+    def tensor(self, matrices: Tensor) -> Tensor:
+        """Inverse of `matrices`, for a part that is its whole layer."""
+        if self.flipped:
+            matrices = ops.swapaxes(matrices, -2, -1)
+        return from_matrices(matrices, self.layer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """Matrices `(rows, columns)` of equal role, from one or more layers.
+
+    Args:
+        role: The role of all of them.
+        rows: Rows of each matrix; for hidden matrices the short side.
+        columns: Columns of each.
+        parts: Where they come from, in order.
+    """
+
+    role: str
+    rows: int
+    columns: int
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def indices(self) -> list[int]:
+        """Positions of the layers."""
+        return [part.index for part in self.parts]
+
+    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The stack `(n, rows, columns)`.
+
+        Args:
+            tensors: One per layer at hand, of the layer's shape.
+        """
+        found = [part.matrices(tensors[part.index]) for part in self.parts]
+        return found[0] if len(found) == 1 else ops.concatenate(found)
+
+    def scatter(self, whole: Tensor) -> list[Tensor]:
+        """Inverse of `gather`, for a stack of whole layers.
+
+        Args:
+            whole: `(n, rows, columns)`.
+
+        Returns:
+            One tensor per part, of the layer's shape.
+        """
+        ends = list(itertools.accumulate(map(len, self.parts)))
+        return [
+            part.tensor(whole[end - len(part) : end])
+            for part, end in zip(self.parts, ends, strict=True)
+        ]
+
+    def cut(self, size: int, *, whole_layers: bool = False) -> list["Stack"]:
+        """The same matrices as stacks of at most `size` each.
+
+        Args:
+            size: Number of matrices, at least 1.
+            whole_layers: Whether no layer may be cut; a stack may then be
+                longer, where a layer alone is.
+        """
+        pieces: list[list[Part]] = [[]]
+        for part in self.parts:
+            start = part.start
+            while start < part.stop:
+                room = size - sum(map(len, pieces[-1]))
+                wanted = part.stop - start
+                if whole_layers and wanted > room and pieces[-1]:
+                    room = 0
+                if room <= 0:
+                    pieces.append([])
+                    continue
+                stop = start + (wanted if whole_layers else min(wanted, room))
+                pieces[-1].append(
+                    dataclasses.replace(part, start=start, stop=stop)
+                )
+                start = stop
+        return [dataclasses.replace(self, parts=tuple(p)) for p in pieces]
+
+    @property
+    def temporary_bytes(self) -> int:
+        """What one matrix of the stack needs while it is worked on.
+
+        A hidden one: itself, its normalized copy and the result, and R, R^2,
+        Z, Q and one more of the short side. Any other: itself and its step.
+        """
+        area = self.rows * self.columns
+        if self.role == "hidden":
+            return 4 * (3 * area + 5 * self.rows**2)
+        return 4 * 2 * area
+
+
+def equal_stacks(layers: Sequence[Layer]) -> list[Stack]:
+    """All matrices of the layers, as few stacks as there are views.
 
     Args:
         layers: The layers at hand.
 
     Returns:
-        Lists of positions, each of layers of equal role, d_in and d_out.
+        Stacks, in the order in which their first layers occur.
     """
-    stacks: dict[tuple[str, int, int], list[int]] = {}
+    found: dict[tuple[str, int, int], list[Part]] = {}
     for i, layer in enumerate(layers):
-        key = (layer.role, layer.d_in, layer.d_out)
-        stacks.setdefault(key, []).append(i)
-    return list(stacks.values())
-
-
-def stack(
-    tensors: Sequence[Tensor], layers: Sequence[Layer]
-) -> list[tuple[str, Tensor]]:
-    """All matrices of equal role and shape as one, for one call each.
-
-    Args:
-        tensors: One per layer, of the layer's shape.
-        layers: The layers at hand.
-
-    Returns:
-        Pairs of a role and a stack `(n, d_in, d_out)`.
-    """
-    result = []
-    for members in equal_stacks(layers):
-        parts = [to_matrices(tensors[i], layers[i]) for i in members]
-        whole = parts[0] if len(parts) == 1 else ops.concatenate(parts)
-        result.append((layers[members[0]].role, whole))
-    return result
-
-
-def unstack(stacks: Sequence[Tensor], layers: Sequence[Layer]) -> list[Tensor]:
-    """The parts of stacks that `stack` put together.
-
-    Args:
-        stacks: Tensors `(n, ...)`, in the order of `stack`.
-        layers: The layers at hand.
-
-    Returns:
-        One tensor per layer, `(batch, ...)`.
-    """
-    parts: list[Tensor] = [None] * len(layers)
-    for whole, members in zip(stacks, equal_stacks(layers), strict=True):
-        start = 0
-        for i in members:
-            parts[i] = whole[start : start + layers[i].batch]
-            start += layers[i].batch
-    return parts
-
-
-def split(vector: Tensor, layers: Sequence[Layer]) -> list[Tensor]:
-    """A vector like the noise as one factor per layer, `(batch, 1, 1)`."""
-    ends = itertools.accumulate(layer.batch for layer in layers)
+        rows, columns = layer.d_in, layer.d_out
+        if layer.role == "hidden":
+            rows, columns = sorted((rows, columns))
+        part = Part(index=i, layer=layer, start=0, stop=layer.batch)
+        found.setdefault((layer.role, rows, columns), []).append(part)
     return [
-        ops.reshape(vector[end - layer.batch : end], (layer.batch, 1, 1))
-        for end, layer in zip(ends, layers, strict=True)
+        Stack(role=role, rows=rows, columns=columns, parts=tuple(parts))
+        for (role, rows, columns), parts in found.items()
     ]
+
+
+def largest_size(stack: Stack, max_bytes: int) -> int:
+    """Number of the stack's matrices that may be worked on at once."""
+    return max(1, max_bytes // stack.temporary_bytes)
+
+
+def positions(stack: Stack, layers: Sequence[Layer]) -> np.ndarray:
+    """Of the stack's matrices, among those of all layers: `(n,)` int32."""
+    starts = np.cumsum([0, *(layer.batch for layer in layers)])
+    return np.concatenate(
+        [
+            np.arange(part.start, part.stop) + starts[part.index]
+            for part in stack.parts
+        ]
+    ).astype("int32")

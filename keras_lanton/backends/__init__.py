@@ -1,8 +1,11 @@
 """What differs between the backends, one module each, imported lazily.
 
-Every module has the same names: `cond`, `no_grad`, `SUMS_OVER_REPLICAS` and
-the mixin `OptimizerHooks`, which leads Keras' per-backend calls to the one
-joint update `update_variables` of the base class.
+Every module has the same names: conditionals (`cond`, `switch`), work on many
+tensors (`lerp`, `move`, `abs_sums`), what the device can do (`device`,
+`tensorfloat32`, `full_precision`, `CPU_BLOCKS`, `gpu_product`), `no_grad`,
+`eager`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads
+Keras' per-backend calls to the one joint update `update_variables` of the
+base class.
 """
 
 import importlib
@@ -27,3 +30,37 @@ def load() -> ModuleType:
             f"Received: KERAS_BACKEND={name!r}"
         )
     return importlib.import_module(f"{__name__}.{name}")
+
+
+_settings = {"gpu_kernels": False}
+
+
+def use_gpu_kernels(enabled: bool = True) -> None:
+    """Turns this package's own GPU kernels on or off, for the whole process.
+
+    They halve the work of symmetric products: Triton on PyTorch, Pallas on
+    JAX; TensorFlow has none. Off by default: they are tested in the
+    interpreters of Triton and Pallas, and not yet measured on a GPU. Call it
+    before the first step.
+
+    Args:
+        enabled: Whether to use them.
+
+    Raises:
+        ValueError: If `enabled` is not a bool, or the backend has no kernels.
+    """
+    if not isinstance(enabled, bool):
+        raise ValueError(
+            f"`enabled` must be True or False. Received: enabled={enabled!r}"
+        )
+    if enabled and load().gpu_product is None:
+        raise ValueError(
+            "`use_gpu_kernels` needs the jax or the torch backend. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()!r}"
+        )
+    _settings["gpu_kernels"] = enabled
+
+
+def uses_gpu_kernels() -> bool:
+    """Whether `use_gpu_kernels` turned them on."""
+    return _settings["gpu_kernels"]

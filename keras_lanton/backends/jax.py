@@ -2,13 +2,22 @@
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from keras_lanton.backends.functional import abs_sums as abs_sums
+from keras_lanton.backends.functional import lerp as lerp
+from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import unpack as unpack
+
 Tensor = Any
 
 SUMS_OVER_REPLICAS = False
+
+# Blocks along a side at which symmetric products are fastest on a CPU.
+CPU_BLOCKS = 2
 
 
 def cond(
@@ -21,6 +30,13 @@ def cond(
     return on_true() if predicate else on_false()
 
 
+def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
+    """One of several functions without arguments, by an integer scalar."""
+    if isinstance(index, jax.core.Tracer):
+        return jax.lax.switch(index, branches)
+    return branches[int(index)]()
+
+
 def no_grad() -> contextlib.AbstractContextManager[Any]:
     """Nothing is recorded on JAX."""
     return contextlib.nullcontext()
@@ -29,6 +45,37 @@ def no_grad() -> contextlib.AbstractContextManager[Any]:
 def dense(gradient: Tensor | None) -> Tensor | None:
     """Gradients are dense already."""
     return gradient
+
+
+def eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as it is."""
+    return function
+
+
+def device() -> str:
+    """Where JAX computes by default: `"cpu"`, `"gpu"` or `"tpu"`."""
+    return jax.default_backend()
+
+
+def tensorfloat32() -> bool:
+    """Whether float32 products may be rounded to TensorFloat-32."""
+    precision = jax.config.jax_default_matmul_precision
+    return precision not in ("highest", "float32")
+
+
+def full_precision() -> contextlib.AbstractContextManager[Any]:
+    """Products of float32 stay in float32."""
+    context: contextlib.AbstractContextManager[Any] = (
+        jax.default_matmul_precision("highest")
+    )
+    return context
+
+
+def gpu_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B where it is symmetric, by a Pallas kernel."""
+    from keras_lanton.backends import pallas_kernels
+
+    return pallas_kernels.symmetric_product(A, B)
 
 
 class OptimizerHooks:

@@ -1,15 +1,27 @@
 """TensorFlow: dense gradients, and one update for each replica."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from keras_lanton.backends.functional import abs_sums as abs_sums
+from keras_lanton.backends.functional import lerp as lerp
+from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import unpack as unpack
+
 Tensor = Any
 
 SUMS_OVER_REPLICAS = True
+
+# Blocks along a side at which symmetric products are fastest on a CPU.
+CPU_BLOCKS = 2
+
+# TensorFlow has no kernel of its own for symmetric products.
+gpu_product = None
 
 
 def cond(
@@ -17,6 +29,11 @@ def cond(
 ) -> Any:
     """One of two functions without arguments, by a boolean scalar."""
     return tf.cond(predicate, on_true, on_false)
+
+
+def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
+    """One of several functions without arguments, by an integer scalar."""
+    return tf.switch_case(index, branches)
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
@@ -33,6 +50,31 @@ def dense(gradient: Tensor | None) -> Tensor | None:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.convert_to_tensor(gradient)
     return gradient
+
+
+def eager(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as it is."""
+    return function
+
+
+@functools.cache
+def device() -> str:
+    """Where TensorFlow computes: `"cpu"`, `"gpu"` or `"tpu"`."""
+    for kind in ("tpu", "gpu"):
+        if tf.config.list_logical_devices(kind.upper()):
+            return kind
+    return "cpu"
+
+
+def tensorfloat32() -> bool:
+    """Whether float32 products may be rounded to TensorFloat-32."""
+    enabled: bool = tf.config.experimental.tensor_float_32_execution_enabled()
+    return enabled
+
+
+def full_precision() -> contextlib.AbstractContextManager[Any]:
+    """TensorFlow has one setting for the whole process: left as it is."""
+    return contextlib.nullcontext()
 
 
 class OptimizerHooks:

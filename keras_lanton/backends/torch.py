@@ -1,14 +1,23 @@
-"""PyTorch: plain Python conditionals, nothing recorded for autograd."""
+"""PyTorch: plain Python conditionals, tensors overwritten in place."""
 
 import contextlib
+import functools
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from keras import ops
+
+from keras_lanton.backends import functional
 
 Tensor = Any
 
 SUMS_OVER_REPLICAS = False
+
+# Blocks along a side at which symmetric products are fastest on a CPU.
+CPU_BLOCKS = 4
 
 
 def cond(
@@ -26,9 +35,87 @@ def no_grad() -> contextlib.AbstractContextManager[Any]:
     return context
 
 
+def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
+    """One of several functions without arguments, by an integer scalar."""
+    return branches[int(index)]()
+
+
 def dense(gradient: Tensor | None) -> Tensor | None:
     """Gradients are dense already."""
     return gradient
+
+
+# Outside the graphs of torch.compile, which would trace every bucket anew.
+eager: Callable[..., Any] = torch.compiler.disable
+
+
+def unpack(vector: Tensor) -> list[Any]:
+    """The entries of a vector as numbers."""
+    entries: list[Any] = vector.tolist()
+    return entries
+
+
+def lerp(
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
+) -> list[Tensor]:
+    """Many tensors' start + weight (end - start): overwrites `starts`."""
+    starts, ends = list(starts), list(ends)
+    if len(set(weights)) == 1:
+        torch._foreach_lerp_(starts, ends, weights[0])
+    else:
+        for start, end, weight in zip(starts, ends, weights, strict=True):
+            start.lerp_(end, weight)
+    return starts
+
+
+def move(
+    X: Sequence[Tensor], steps: Sequence[Tensor], keep: Sequence[float]
+) -> list[Tensor]:
+    """Many tensors' keep x + step: overwrites `X`."""
+    X, steps = list(X), list(steps)
+    if any(x.dtype != torch.float32 for x in X):
+        return functional.move(X, steps, keep)
+    torch._foreach_mul_(X, list(keep))
+    torch._foreach_add_(X, steps)
+    return X
+
+
+def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
+    """Sums of magnitudes, `(tensors,)` float32."""
+    if any(x.dtype != torch.float32 for x in tensors):
+        tensors = [x.float() for x in tensors]
+    return torch.stack(torch._foreach_norm(list(tensors), 1))
+
+
+@functools.cache
+def device() -> str:
+    """Where Keras puts tensors: `"cpu"` or `"gpu"`."""
+    return "cpu" if ops.zeros(()).device.type == "cpu" else "gpu"
+
+
+def tensorfloat32() -> bool:
+    """Whether float32 products may be rounded to TensorFloat-32."""
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Products of float32 stay in float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def gpu_product(A: Tensor, B: Tensor) -> Tensor:
+    """A B where it is symmetric, by a Triton kernel."""
+    from keras_lanton.backends import triton_kernels
+
+    if A.shape[-2] < triton_kernels.MIN_SIDE or not triton_kernels.available(A):
+        return torch.matmul(A, B)
+    return triton_kernels.symmetric_product(A, B)
 
 
 class OptimizerHooks:

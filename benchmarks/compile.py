@@ -1,0 +1,199 @@
+"""Time the first train step of GPT-2 small, and look for recompilations.
+
+    KERAS_BACKEND=jax python benchmarks/compile.py
+
+The step is `train_on_batch`, that is the train function of Keras' `fit`, on
+one batch of 1 x 32 tokens. Each optimizer has its own process, so that none
+finds another's compiled code. On JAX the compile time is the sum of what
+JAX reports for tracing, lowering and XLA; on TensorFlow it is the first call
+less the median of the later ones.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import common
+
+OPTIMIZERS = ("lanton", "adamw", "muon")
+LENGTH = 32
+CALLS = 4
+
+
+class JaxCounter:
+    """Adds up the durations of JAX's compile events."""
+
+    def __init__(self):
+        import jax
+
+        self.seconds, self.programs, self.traces = 0.0, 0, 0
+        jax.monitoring.register_event_duration_secs_listener(self.listen)
+
+    def listen(self, event, duration, **kwargs):
+        """Called by JAX after each event."""
+        if event.startswith("/jax/core/compile/"):
+            self.seconds += duration
+            self.programs += event.endswith("backend_compile_duration")
+            self.traces += event.endswith("jaxpr_trace_duration")
+
+
+class TensorFlowCounter:
+    """Counts how often the train step is traced."""
+
+    def __init__(self, model):
+        self.seconds, self.programs, self.traces = None, None, 0
+        step = model.train_step
+
+        def train_step(data):
+            self.traces += 1
+            return step(data)
+
+        model.train_step = train_step
+
+
+def make_model(sizes, optimizer):
+    """KerasHub's GPT-2 with a language-model loss."""
+    import keras
+    import keras_hub
+
+    from keras_lanton import Lanton
+
+    backbone = keras_hub.models.GPT2Backbone(
+        vocabulary_size=sizes["vocabulary"],
+        num_layers=sizes["layers"],
+        num_heads=sizes["heads"],
+        hidden_dim=sizes["width"],
+        intermediate_dim=sizes["inner"],
+        max_sequence_length=sizes["context"],
+    )
+    model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+    classes = {
+        "lanton": Lanton,
+        "adamw": keras.optimizers.AdamW,
+        "muon": keras.optimizers.Muon,
+    }
+    model.compile(
+        optimizer=classes[optimizer](1e-3),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    return model
+
+
+def make_batch(vocabulary):
+    """One batch of random tokens, and the tokens that follow."""
+    import numpy as np
+
+    tokens = np.random.default_rng(0).integers(0, vocabulary, (1, LENGTH + 1))
+    tokens = tokens.astype("int32")
+    inputs = {
+        "token_ids": tokens[:, :-1],
+        "padding_mask": np.ones((1, LENGTH), "int32"),
+    }
+    return inputs, tokens[:, 1:]
+
+
+def run_worker(args):
+    """Measure one optimizer in this process and print it as JSON."""
+    sizes = {**common.GPT2, **(common.QUICK if args.quick else {})}
+    model = make_model(sizes, args.worker)
+    x, y = make_batch(sizes["vocabulary"])
+    # State is the optimizer's own business, and made before `fit` traces.
+    model.optimizer.build(model.trainable_variables)
+    jax = args.backend == "jax"
+    counter = JaxCounter() if jax else TensorFlowCounter(model)
+    calls = []
+    for _ in range(CALLS):
+        before = counter.seconds, counter.programs, counter.traces
+        started = time.perf_counter()
+        model.train_on_batch(x, y)
+        call = {"seconds": time.perf_counter() - started}
+        call["traces"] = counter.traces - before[2]
+        if jax:
+            call["compile seconds"] = counter.seconds - before[0]
+            call["programs"] = counter.programs - before[1]
+        calls.append(call)
+    print(json.dumps(calls))
+
+
+def start_worker(args, optimizer):
+    """Run this file in a new process for one optimizer."""
+    options = ["--quick"] * args.quick + ["--gpu"] * args.gpu
+    command = [sys.executable, __file__, "--worker", optimizer, *options]
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{optimizer} failed:\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def make_row(optimizer, calls):
+    """One line of the table."""
+    first, *later = calls
+    usual = common.median([call["seconds"] for call in later])
+    return {
+        "optimizer": optimizer,
+        "first call s": first["seconds"],
+        "later calls s": usual,
+        "compile s": first.get("compile seconds", first["seconds"] - usual),
+        "traces in calls 2 to 4": sum(call["traces"] for call in later),
+        "compiled in calls 2 to 4": (
+            sum(call["programs"] for call in later)
+            if "programs" in first
+            else None
+        ),
+    }
+
+
+def make_parser():
+    """The command line."""
+    parser = common.make_parser(__doc__)
+    add = parser.add_argument
+    add("--optimizers", nargs="+", choices=OPTIMIZERS, default=OPTIMIZERS)
+    add("--worker", choices=OPTIMIZERS, help="used by the benchmark itself")
+    return parser
+
+
+def main(argv=None):
+    """Run the benchmark."""
+    parser = make_parser()
+    args = common.parse(parser, argv)
+    if args.backend == "torch":
+        parser.error("PyTorch compiles nothing: KERAS_BACKEND=jax or tensorflow")
+    if args.worker:
+        run_worker(args)
+        return
+    rows = [
+        make_row(optimizer, start_worker(args, optimizer))
+        for optimizer in args.optimizers
+    ]
+    found = {row["optimizer"]: row for row in rows}
+    figures = {}
+    if "lanton" in found:
+        figures["recompilations"] = (
+            found["lanton"]["traces in calls 2 to 4"]
+            + (found["lanton"]["compiled in calls 2 to 4"] or 0)
+        )
+    if {"lanton", "adamw"} <= set(found):
+        figures["compile_over_adamw"] = (
+            found["lanton"]["compile s"] / found["adamw"]["compile s"]
+        )
+    common.write(
+        args,
+        "compile",
+        rows,
+        figures,
+        batch=[1, LENGTH],
+        compile_time=(
+            "tracing, lowering and XLA as reported by jax.monitoring"
+            if args.backend == "jax"
+            else "first call less the median of the later ones"
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,421 @@
+"""Time the whole `optimizer.apply` of Lanton, Muon and AdamW.
+
+    KERAS_BACKEND=jax python benchmarks/step_time.py --model gpt2
+
+All contestants take turns on the same gradients, each step compiled as in
+`fit`: on JAX a jitted `stateless_apply` whose buffers are donated, on
+TensorFlow `tf.function(jit_compile=True)`, on PyTorch eager.
+
+"equal work" means that every hidden kernel is a 2-D variable and every bias
+1-D: what Keras' Muon and torch.optim.Muon need to orthogonalize the same
+matrices as Lanton. On the model's own variables Keras' Muon leaves the 3-D
+attention kernels to AdamW.
+"""
+
+import functools
+
+import common
+
+STEPS = 10  # Lanton's noise interval
+
+
+class Weights:
+    """Variables and gradients that several contestants share.
+
+    Optimizers never see the weights' values, only the gradients: sharing
+    them saves a copy per contestant.
+    """
+
+    def __init__(self, specs, dtype):
+        self.specs = specs
+        self.variables = common.make_variables(specs, dtype)
+        gradients = common.make_gradients(specs, dtype)
+        self.gradients = [common.rotate(gradients, by) for by in range(2)]
+        self.values = None  # On JAX, where steps are functions of them.
+
+
+class Contestant:
+    """A step that moves its weights; called without arguments."""
+
+    def __init__(self, weights):
+        self.weights = weights
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+        return self.step(self.weights.gradients[self.count % 2])
+
+
+class KerasStep(Contestant):
+    """`optimizer.apply` of a Keras optimizer."""
+
+    def __init__(self, weights, optimizer):
+        super().__init__(weights)
+        self.optimizer = optimizer
+        optimizer.build(weights.variables)
+        self.make = {
+            "jax": self.make_jax,
+            "torch": self.make_torch,
+            "tensorflow": self.make_tensorflow,
+        }
+
+    def prepare(self, backend):
+        """Compile; after this the Keras variables may be without values."""
+        self.step = self.make[backend]()
+
+    def make_jax(self):
+        import jax
+
+        self.state = [v.value for v in self.optimizer.variables]
+        apply = jax.jit(self.optimizer.stateless_apply, donate_argnums=(0, 2))
+
+        def step(gradients):
+            weights = self.weights
+            weights.values, self.state = apply(
+                self.state, gradients, weights.values
+            )
+            return weights.values, self.state
+
+        return step
+
+    def make_torch(self):
+        import torch
+
+        @torch.no_grad()
+        def step(gradients):
+            self.optimizer.apply(gradients, self.weights.variables)
+
+        return step
+
+    def make_tensorflow(self):
+        import tensorflow as tf
+
+        @tf.function(jit_compile=True, autograph=False)
+        def apply(gradients):
+            self.optimizer.apply(gradients, self.weights.variables)
+
+        def step(gradients):
+            apply(gradients)
+            return self.optimizer.iterations.value
+
+        return step
+
+
+class OptaxStep(Contestant):
+    """`optax.contrib.muon`, jitted; AdamW on what is not hidden."""
+
+    def prepare(self, backend):
+        """Compile and make the state."""
+        import jax
+        import optax
+
+        dimensions = [
+            optax.contrib.MuonDimensionNumbers() if spec.matrix else None
+            for spec in self.weights.specs
+        ]
+        muon = optax.contrib.muon(
+            1e-3,
+            weight_decay=0.1,
+            consistent_rms=0.2,
+            muon_weight_dimension_numbers=dimensions,
+        )
+
+        @functools.partial(jax.jit, donate_argnums=(0, 2))
+        def apply(state, gradients, values):
+            updates, state = muon.update(gradients, state, values)
+            return optax.apply_updates(values, updates), state
+
+        self.state = jax.jit(muon.init)(self.weights.values)
+
+        def step(gradients):
+            weights = self.weights
+            weights.values, self.state = apply(
+                self.state, gradients, weights.values
+            )
+            return weights.values, self.state
+
+        self.step = step
+
+
+class TorchStep(Contestant):
+    """`torch.optim.Muon` on hidden kernels, `torch.optim.AdamW` elsewhere.
+
+    Args:
+        weights: The equal-work variables.
+        float32: torch.optim.Muon orthogonalizes in bfloat16 whatever the
+            weights are; True replaces that by its own lines in float32.
+    """
+
+    def __init__(self, weights, *, float32):
+        super().__init__(weights)
+        self.float32 = float32
+
+    def prepare(self, backend):
+        """Make the two optimizers."""
+        import torch
+
+        pairs = list(
+            zip(self.weights.specs, self.weights.variables, strict=True)
+        )
+        self.parameters = [variable.value for _, variable in pairs]
+        optimizers = (
+            torch.optim.Muon(
+                [v.value for spec, v in pairs if spec.matrix],
+                adjust_lr_fn="match_rms_adamw",
+            ),
+            torch.optim.AdamW([v.value for spec, v in pairs if not spec.matrix]),
+        )
+        module = torch.optim._muon
+        original = module._zeropower_via_newtonschulz
+
+        def step(gradients):
+            for parameter, gradient in zip(
+                self.parameters, gradients, strict=True
+            ):
+                parameter.grad = gradient
+            if self.float32:
+                module._zeropower_via_newtonschulz = zero_power_float32
+            try:
+                for optimizer in optimizers:
+                    optimizer.step()
+            finally:
+                module._zeropower_via_newtonschulz = original
+                for parameter in self.parameters:
+                    parameter.grad = None
+
+        self.step = step
+
+
+def zero_power_float32(gradient, coefficients, steps, eps):
+    """torch.optim.Muon's Newton-Schulz, without the cast to bfloat16."""
+    import torch
+
+    a, b, c = coefficients
+    X = gradient.T if gradient.size(0) > gradient.size(1) else gradient
+    X = X / X.norm().clamp(min=eps)
+    for _ in range(steps):
+        A = X @ X.T
+        P = torch.addmm(A, A, A, beta=b, alpha=c)
+        X = torch.addmm(X, P, X, beta=a)
+    return X.T if gradient.size(0) > gradient.size(1) else X
+
+
+def make_contestants(args):
+    """Dict of contestants, and the weights that they share."""
+    import keras
+
+    from keras_lanton import Lanton
+
+    specs = common.model_specs(args.model, quick=args.quick, large=args.gpu)
+    equal = Weights([spec.equal_work() for spec in specs], args.dtype)
+    # Lanton's own default would differ between CPU and GPU.
+    precision = "bfloat16" if args.gpu else "float32"
+    lanton = functools.partial(Lanton, 1e-3, ns_dtype=precision)
+    makers = {
+        "lanton": lambda: KerasStep(equal, lanton()),
+        "lanton_without_noise": lambda: KerasStep(
+            equal,
+            common.without_noise(learning_rate=1e-3, ns_dtype=precision),
+        ),
+        "keras_muon": lambda: KerasStep(equal, keras.optimizers.Muon(1e-3)),
+    }
+    if args.backend == "jax":
+        makers["optax_muon"] = lambda: OptaxStep(equal)
+    if args.backend == "torch":
+        makers["torch_muon"] = lambda: TorchStep(equal, float32=False)
+        makers["torch_muon_float32"] = lambda: TorchStep(equal, float32=True)
+        makers["lanton_bfloat16"] = lambda: KerasStep(
+            equal, Lanton(1e-3, ns_dtype="bfloat16")
+        )
+    if not wanted(args, REAL):
+        makers = {name: makers[name] for name in makers if name in args.only}
+        return {name: make() for name, make in makers.items()}, (equal,)
+    real = Weights(specs, args.dtype)
+    makers["lanton_real"] = lambda: KerasStep(real, lanton())
+    makers["keras_muon_real"] = lambda: KerasStep(
+        real, keras.optimizers.Muon(1e-3)
+    )
+    makers["keras_adamw_real"] = lambda: KerasStep(
+        real, keras.optimizers.AdamW(1e-3)
+    )
+    makers = {n: m for n, m in makers.items() if wanted(args, (n,))}
+    return {name: make() for name, make in makers.items()}, (equal, real)
+
+
+CPU_LLAMA = ("lanton", "keras_muon")
+EVERY_STEP = ("lanton", "lanton_without_noise")
+REAL = ("lanton_real", "keras_muon_real", "keras_adamw_real")
+NAMES = (
+    *EVERY_STEP,
+    "keras_muon",
+    "optax_muon",
+    "torch_muon",
+    "torch_muon_float32",
+    "lanton_bfloat16",
+    *REAL,
+)
+WHAT = {
+    "lanton": "Lanton, equal work",
+    "lanton_without_noise": "Lanton without noise measuring, equal work",
+    "keras_muon": "keras.optimizers.Muon, equal work",
+    "optax_muon": "optax.contrib.muon, equal work",
+    "torch_muon": "torch.optim.Muon (bfloat16) + AdamW, equal work",
+    "torch_muon_float32": "torch.optim.Muon in float32 + AdamW, equal work",
+    "lanton_bfloat16": 'Lanton(ns_dtype="bfloat16"), equal work',
+    "lanton_real": "Lanton, the model's variables",
+    "keras_muon_real": "keras.optimizers.Muon, the model's variables",
+    "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
+}
+
+
+def wanted(args, names):
+    """Whether any of these contestants takes part."""
+    return not args.only or any(name in args.only for name in names)
+
+
+def check_roles(contestant):
+    """Equal work must be equal: Lanton has to see the same matrices."""
+    found = [
+        layer.path
+        for layer in contestant.optimizer.layers
+        if layer.role == "hidden"
+    ]
+    asked = [spec.path for spec in contestant.weights.specs if spec.matrix]
+    if found != asked:
+        raise RuntimeError(
+            f"Lanton orthogonalizes {sorted(set(found) ^ set(asked))} "
+            "differently"
+        )
+
+
+def by_position(times):
+    """Medians over the intervals, one per position in the interval."""
+    whole = len(times) // STEPS * STEPS
+    if not whole:
+        return times
+    return [common.median(times[i:whole:STEPS]) for i in range(STEPS)]
+
+
+def summarize(times):
+    """One row per contestant, and the figures."""
+    rows, mean = [], {}
+    for name, values in times.items():
+        positions = by_position(values)
+        middle = common.median(positions)
+        mean[name] = sum(positions) / len(positions)
+        if "lanton" not in name or len(values) < STEPS:
+            # One step is like the other: the median is the fair figure.
+            mean[name] = common.median(values)
+        rows.append(
+            {
+                "contestant": WHAT[name],
+                "steps": len(values),
+                "amortized s/step": mean[name],
+                "median s": middle,
+                "worst s": max(positions),
+                "worst/median": max(positions) / middle,
+            }
+        )
+    for row in rows:
+        if "lanton" in mean:
+            row["Lanton / this"] = mean["lanton"] / mean_of(row, mean)
+    figures = {}
+
+    def ratio(figure, upper, lower):
+        if upper in mean and lower in mean:
+            figures[figure] = mean[upper] / mean[lower]
+
+    ratio("lanton_over_keras_muon", "lanton", "keras_muon")
+    ratio("lanton_over_optax_muon", "lanton", "optax_muon")
+    ratio("lanton_over_torch_muon_float32", "lanton", "torch_muon_float32")
+    ratio("lanton_over_torch_muon_bfloat16", "lanton_bfloat16", "torch_muon")
+    ratio("noise_cost", "lanton", "lanton_without_noise")
+    ratio("lanton_over_keras_muon_real", "lanton_real", "keras_muon_real")
+    ratio("lanton_over_keras_adamw_real", "lanton_real", "keras_adamw_real")
+    if len(times.get("lanton", ())) >= STEPS:
+        positions = by_position(times["lanton"])
+        figures["worst_over_median"] = max(positions) / common.median(positions)
+    return rows, figures
+
+
+def mean_of(row, mean):
+    """The amortized seconds behind a row."""
+    return next(mean[name] for name in mean if WHAT[name] == row["contestant"])
+
+
+def make_parser():
+    """The command line."""
+    parser = common.make_parser(__doc__)
+    parser.add_argument("--model", choices=common.MODELS, default="gpt2")
+    parser.add_argument(
+        "--steps",
+        type=common.positive,
+        help="steps of Lanton, a multiple of its noise interval of "
+        f"{STEPS} for the worst step; default: {STEPS}, on GPU {5 * STEPS}",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=common.positive,
+        help="steps of the others; default: 3, on GPU 20",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of weights and gradients; default: float32, on GPU bfloat16",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=NAMES,
+        metavar="CONTESTANT",
+        help=f"some of {', '.join(NAMES)}; default: all that the backend "
+        f"has, for llama on CPU {' and '.join(CPU_LLAMA)}",
+    )
+    return parser
+
+
+def main(argv=None):
+    """Run the benchmark."""
+    args = common.parse(make_parser(), argv)
+    args.steps = args.steps or (5 * STEPS if args.gpu else STEPS)
+    args.rounds = args.rounds or (20 if args.gpu else 3)
+    args.dtype = args.dtype or ("bfloat16" if args.gpu else "float32")
+    if args.model == "llama" and not args.gpu and not args.only:
+        args.only = CPU_LLAMA
+    contestants, pools = make_contestants(args)
+    for contestant in contestants.values():
+        if getattr(contestant, "optimizer", None) is not None and hasattr(
+            contestant.optimizer, "layers"
+        ):
+            check_roles(contestant)
+    if args.backend == "jax":
+        for pool in pools:
+            pool.values = [v.value for v in pool.variables]
+    for contestant in contestants.values():
+        contestant.prepare(args.backend)
+    times = common.interleave(
+        contestants,
+        args.steps,
+        {name: args.rounds for name in contestants if name not in EVERY_STEP},
+        warm_up=3 if args.gpu else 1,
+    )
+    rows, figures = summarize(times)
+    common.write(
+        args,
+        f"step_time_{args.model}",
+        rows,
+        figures,
+        parameters=sum(spec.size for spec in pools[0].specs),
+        dtype=args.dtype,
+        ns_dtype="bfloat16" if args.gpu else "float32",
+        compiled={
+            "jax": "jitted stateless_apply, buffers donated",
+            "torch": "eager, as in fit",
+            "tensorflow": "tf.function(jit_compile=True), as in fit",
+        }[args.backend],
+        seconds=times,
+    )
+
+
+if __name__ == "__main__":
+    main()

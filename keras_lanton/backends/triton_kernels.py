@@ -1,0 +1,226 @@
+"""Half the work of a product that is symmetric, in Triton for PyTorch.
+
+TRITON_INTERPRET=1 runs the kernel on the CPU; it has to be set before this
+module is imported, because Triton decides where a kernel is decorated.
+"""
+
+import contextlib
+import types
+from typing import Any
+
+import torch
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # PyTorch's builds for the CPU come without it.
+    triton = None
+    # What the kernel's signature names.
+    tl = types.SimpleNamespace(constexpr=None)
+
+Tensor = Any
+
+# Smaller sides go to the dense product: by the numbers that others report,
+# half the tiles are no gain below (batched on H20: slower than cuBLAS up to
+# 512; single on H800: 0.90x at 1024, 1.19x at 2048, 1.61x at 4096; on H20 and
+# A100 1.2x to 1.7x at 1024).
+MIN_SIDE = 1024
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+# The most blocks that CUDA takes on the second axis of a grid.
+_MAX_BATCH = 65535
+
+
+def _symmetric_product(
+    a_ptr: "Any",
+    b_ptr: "Any",
+    c_ptr: "Any",
+    s: "Any",
+    k: "Any",
+    stride_an: "Any",
+    stride_as: "Any",
+    stride_ak: "Any",
+    stride_bn: "Any",
+    stride_bk: "Any",
+    stride_bs: "Any",
+    TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    UPCAST: tl.constexpr,
+) -> None:
+    """The tile pair of program (pair, entry): C[i, j] and C[j, i], i >= j.
+
+    Only builtins of Triton are called, no functions of its library: those
+    were decorated when Triton was imported, maybe for another mode. "Any" is a
+    string because Triton's compiler looks other annotations up in its own
+    language; its interpreter finds `tl.constexpr` only without the quotes.
+    """
+    pair = tl.program_id(0)
+    # int64 before any product with a stride: entry * s * s passes 2^31.
+    entry = tl.program_id(1).to(tl.int64)
+    # pair = i (i + 1) / 2 + j; the root may be off by one after rounding.
+    i = ((tl.sqrt(8.0 * pair.to(tl.float32) + 1.0) - 1.0) * 0.5).to(tl.int32)
+    if i * (i + 1) // 2 > pair:
+        i -= 1
+    if (i + 1) * (i + 2) // 2 <= pair:
+        i += 1
+    j = pair - i * (i + 1) // 2
+
+    rows = (i * TILE + tl.arange(0, TILE)).to(tl.int64)
+    cols = (j * TILE + tl.arange(0, TILE)).to(tl.int64)
+    a_rows = a_ptr + entry * stride_an + rows[:, None] * stride_as
+    b_cols = b_ptr + entry * stride_bn + cols[None, :] * stride_bs
+    acc = tl.full((TILE, TILE), 0.0, tl.float32)
+    for start in range(0, k, DEPTH):
+        inner = (start + tl.arange(0, DEPTH)).to(tl.int64)
+        a = tl.load(
+            a_rows + inner[None, :] * stride_ak,
+            mask=(rows[:, None] < s) & (inner[None, :] < k),
+            other=0.0,
+        )
+        b = tl.load(
+            b_cols + inner[:, None] * stride_bk,
+            mask=(inner[:, None] < k) & (cols[None, :] < s),
+            other=0.0,
+        )
+        if UPCAST:
+            a = a.to(tl.float32)
+            b = b.to(tl.float32)
+        # "ieee": the default would round float32 to TF32.
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+    if i == j:
+        acc = (acc + tl.trans(acc)) * 0.5
+    tile = acc.to(c_ptr.dtype.element_ty)
+
+    c_entry = c_ptr + entry * s * s
+    tl.store(
+        c_entry + rows[:, None] * s + cols[None, :],
+        tile,
+        mask=(rows[:, None] < s) & (cols[None, :] < s),
+    )
+    if i > j:
+        tl.store(
+            c_entry + cols[:, None] * s + rows[None, :],
+            tl.trans(tile),
+            mask=(cols[:, None] < s) & (rows[None, :] < s),
+        )
+
+
+_kernel: Any = None if triton is None else triton.jit(_symmetric_product)
+
+# TRITON_INTERPRET as it was read above, whatever it is by now.
+INTERPRETED = triton is not None and not isinstance(
+    _kernel, triton.runtime.JITFunction
+)
+
+
+def available(x: Tensor) -> bool:
+    """Whether the kernel can run on tensors like `x`.
+
+    Args:
+        x: Tensor of any shape and dtype.
+
+    Returns:
+        True where Triton is installed and `x` is on a CUDA device, or where
+        Triton interprets its kernels.
+    """
+    return triton is not None and (INTERPRETED or bool(x.is_cuda))
+
+
+def tile_sizes(s: int, k: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Side and depth of a tile, and the warps that compute it.
+
+    Args:
+        s: Side of the product.
+        k: Length of the contraction.
+        dtype: Dtype of the operands.
+
+    Returns:
+        `(side, depth, warps)`, side and depth powers of two from 16.
+    """
+    depth = 32 if k <= 32 or dtype == torch.float32 else 64
+    if s <= 32:
+        return 32, depth, 4
+    # From 2048 on, the (s / 128) (s / 128 + 1) / 2 >= 136 wide tiles of a
+    # single matrix cover the 132 multiprocessors of an H100. Float32 runs
+    # without tensor cores, where wide accumulators spill.
+    if s < 2048 or dtype == torch.float32:
+        return 64, depth, 4
+    return 128, depth, 8
+
+
+def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
+    """A @ B where the caller knows that the product is symmetric.
+
+    Computes the tiles on and below the diagonal and writes those below a
+    second time, transposed: about half the work of the dense product. Tiles
+    on the diagonal are averaged with their transposes and written once, so
+    the result is exactly symmetric. Sums are in float32. Autograd records
+    nothing.
+
+    Args:
+        A: `(n, s, k)`, float32, float16 or bfloat16, any strides.
+        B: `(n, k, s)`, same dtype and device, any strides: A transposed (a
+            view will do), or a symmetric matrix that commutes with a
+            symmetric A. Nothing checks that A @ B is symmetric; where it is
+            not, the result is its lower triangle of tiles, mirrored.
+
+    Returns:
+        `(n, s, s)`, contiguous, dtype of A.
+
+    Raises:
+        ValueError: For other ranks, shapes, dtypes or devices.
+
+    References:
+        The triangular grid and the mirrored store are those of
+        github.com/nil0x9/flash-muon and of NVIDIA-NeMo/Emerging-Optimizers;
+        two different operands as in github.com/Dao-AILab/quack.
+    """
+    _check(A, B)
+    n, s, k = A.shape
+    side, depth, warps = tile_sizes(s, k, A.dtype)
+    tiles = -(-s // side)
+    # The interpreter rounds to bfloat16 wrongly; PyTorch does it after.
+    dtype = torch.float32 if INTERPRETED else A.dtype
+    C = torch.empty((n, s, s), dtype=dtype, device=A.device)
+    if C.numel() == 0:
+        return C.to(A.dtype)
+    # Triton launches on the current device, which may be another one.
+    device = torch.cuda.device(A.device) if A.is_cuda else None
+    with device or contextlib.nullcontext():
+        for first in range(0, n, _MAX_BATCH):
+            a, b, c = (x[first : first + _MAX_BATCH] for x in (A, B, C))
+            _kernel[(tiles * (tiles + 1) // 2, len(a))](
+                a,
+                b,
+                c,
+                s,
+                k,
+                *a.stride(),
+                *b.stride(),
+                TILE=side,
+                DEPTH=depth,
+                UPCAST=INTERPRETED,
+                num_warps=warps,
+                num_stages=3,
+            )
+    return C.to(A.dtype)
+
+
+def _check(A: Tensor, B: Tensor) -> None:
+    if A.ndim != 3 or tuple(B.shape) != (A.shape[0], A.shape[2], A.shape[1]):
+        raise ValueError(
+            "`A` must be of shape (n, s, k) and `B` of shape (n, k, s). "
+            f"Received: A.shape={tuple(A.shape)}, B.shape={tuple(B.shape)}"
+        )
+    if A.dtype not in DTYPES or B.dtype != A.dtype:
+        raise ValueError(
+            "`A` and `B` must have the same dtype, one of float32, float16 "
+            f"and bfloat16. Received: A.dtype={A.dtype}, B.dtype={B.dtype}"
+        )
+    if not available(A) or B.device != A.device:
+        raise ValueError(
+            "`A` and `B` must be on one CUDA device, with Triton installed; "
+            "on other devices TRITON_INTERPRET=1 has to be set before the "
+            f"import. Received: A.device={A.device}, B.device={B.device}"
+        )
