@@ -18,6 +18,7 @@ import time
 import common
 
 OPTIMIZERS = ("lanton", "adamw", "muon")
+PARTS = ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
 LENGTH = 32
 CALLS = 4
 
@@ -28,22 +29,24 @@ class JaxCounter:
     def __init__(self):
         import jax
 
-        self.seconds, self.programs, self.traces = 0.0, 0, 0
+        self.traces, self.programs = 0, 0
+        self.parts = dict.fromkeys(PARTS, 0.0)
         jax.monitoring.register_event_duration_secs_listener(self.listen)
 
     def listen(self, event, duration, **kwargs):
         """Called by JAX after each event."""
-        if event.startswith("/jax/core/compile/"):
-            self.seconds += duration
-            self.programs += event.endswith("backend_compile_duration")
-            self.traces += event.endswith("jaxpr_trace_duration")
+        part = event.rpartition("/")[2].removesuffix("_duration")
+        if part in self.parts:
+            self.parts[part] += duration
+            self.traces += part == "jaxpr_trace"
+            self.programs += part == "backend_compile"
 
 
 class TensorFlowCounter:
     """Counts how often the train step is traced."""
 
     def __init__(self, model):
-        self.seconds, self.programs, self.traces = None, None, 0
+        self.traces, self.programs, self.parts = 0, 0, {}
         step = model.train_step
 
         def train_step(data):
@@ -105,14 +108,14 @@ def run_worker(args):
     counter = JaxCounter() if jax else TensorFlowCounter(model)
     calls = []
     for _ in range(CALLS):
-        before = counter.seconds, counter.programs, counter.traces
+        parts = dict(counter.parts)
+        traces, programs = counter.traces, counter.programs
         started = time.perf_counter()
         model.train_on_batch(x, y)
         call = {"seconds": time.perf_counter() - started}
-        call["traces"] = counter.traces - before[2]
-        if jax:
-            call["compile seconds"] = counter.seconds - before[0]
-            call["programs"] = counter.programs - before[1]
+        call["traces"] = counter.traces - traces
+        call["programs"] = counter.programs - programs if jax else None
+        call["parts"] = {k: counter.parts[k] - v for k, v in parts.items()}
         calls.append(call)
     print(json.dumps(calls))
 
@@ -134,16 +137,16 @@ def make_row(optimizer, calls):
     """One line of the table."""
     first, *later = calls
     usual = common.median([call["seconds"] for call in later])
+    parts = first["parts"].values()
     return {
         "optimizer": optimizer,
         "first call s": first["seconds"],
         "later calls s": usual,
-        "compile s": first.get("compile seconds", first["seconds"] - usual),
+        "compile s": sum(parts) if parts else first["seconds"] - usual,
+        **{f"{k} s": v for k, v in first["parts"].items()},
         "traces in calls 2 to 4": sum(call["traces"] for call in later),
         "compiled in calls 2 to 4": (
-            sum(call["programs"] for call in later)
-            if "programs" in first
-            else None
+            sum(call["programs"] for call in later) if parts else None
         ),
     }
 
@@ -152,7 +155,12 @@ def make_parser():
     """The command line."""
     parser = common.make_parser(__doc__)
     add = parser.add_argument
-    add("--optimizers", nargs="+", choices=OPTIMIZERS, default=OPTIMIZERS)
+    add(
+        "--optimizers",
+        nargs="+",
+        choices=OPTIMIZERS,
+        default=("lanton", "adamw"),
+    )
     add("--worker", choices=OPTIMIZERS, help="used by the benchmark itself")
     return parser
 
@@ -162,7 +170,9 @@ def main(argv=None):
     parser = make_parser()
     args = common.parse(parser, argv)
     if args.backend == "torch":
-        parser.error("PyTorch compiles nothing: KERAS_BACKEND=jax or tensorflow")
+        parser.error(
+            "PyTorch compiles nothing: KERAS_BACKEND=jax or tensorflow"
+        )
     if args.worker:
         run_worker(args)
         return
@@ -173,10 +183,9 @@ def main(argv=None):
     found = {row["optimizer"]: row for row in rows}
     figures = {}
     if "lanton" in found:
-        figures["recompilations"] = (
-            found["lanton"]["traces in calls 2 to 4"]
-            + (found["lanton"]["compiled in calls 2 to 4"] or 0)
-        )
+        figures["recompilations"] = found["lanton"][
+            "traces in calls 2 to 4"
+        ] + (found["lanton"]["compiled in calls 2 to 4"] or 0)
     if {"lanton", "adamw"} <= set(found):
         figures["compile_over_adamw"] = (
             found["lanton"]["compile s"] / found["adamw"]["compile s"]

@@ -85,7 +85,7 @@ def make_estimator(name):
 
 
 def measure_ratios(args, estimators):
-    """estimate / true: dict of estimator, shape and case to seeds' values."""
+    """Estimate / true: dict of estimator, shape and case to seeds' values."""
     from keras import ops
 
     ratios = {}

@@ -42,6 +42,7 @@ class Contestant:
         self.count = 0
 
     def __call__(self):
+        """Take one step; the gradients alternate between two orders."""
         self.count += 1
         return self.step(self.weights.gradients[self.count % 2])
 
@@ -53,17 +54,17 @@ class KerasStep(Contestant):
         super().__init__(weights)
         self.optimizer = optimizer
         optimizer.build(weights.variables)
-        self.make = {
-            "jax": self.make_jax,
-            "torch": self.make_torch,
-            "tensorflow": self.make_tensorflow,
-        }
 
     def prepare(self, backend):
         """Compile; after this the Keras variables may be without values."""
-        self.step = self.make[backend]()
+        make = {
+            "jax": self._make_jax,
+            "torch": self._make_torch,
+            "tensorflow": self._make_tensorflow,
+        }
+        self.step = make[backend]()
 
-    def make_jax(self):
+    def _make_jax(self):
         import jax
 
         self.state = [v.value for v in self.optimizer.variables]
@@ -78,7 +79,7 @@ class KerasStep(Contestant):
 
         return step
 
-    def make_torch(self):
+    def _make_torch(self):
         import torch
 
         @torch.no_grad()
@@ -87,7 +88,7 @@ class KerasStep(Contestant):
 
         return step
 
-    def make_tensorflow(self):
+    def _make_tensorflow(self):
         import tensorflow as tf
 
         @tf.function(jit_compile=True, autograph=False)
@@ -163,7 +164,9 @@ class TorchStep(Contestant):
                 [v.value for spec, v in pairs if spec.matrix],
                 adjust_lr_fn="match_rms_adamw",
             ),
-            torch.optim.AdamW([v.value for spec, v in pairs if not spec.matrix]),
+            torch.optim.AdamW(
+                [v.value for spec, v in pairs if not spec.matrix]
+            ),
         )
         module = torch.optim._muon
         original = module._zeropower_via_newtonschulz
@@ -191,7 +194,8 @@ def zero_power_float32(gradient, coefficients, steps, eps):
     import torch
 
     a, b, c = coefficients
-    X = gradient.T if gradient.size(0) > gradient.size(1) else gradient
+    X = gradient.float()
+    X = X.T if gradient.size(0) > gradient.size(1) else X
     X = X / X.norm().clamp(min=eps)
     for _ in range(steps):
         A = X @ X.T
@@ -208,14 +212,12 @@ def make_contestants(args):
 
     specs = common.model_specs(args.model, quick=args.quick, large=args.gpu)
     equal = Weights([spec.equal_work() for spec in specs], args.dtype)
-    # Lanton's own default would differ between CPU and GPU.
-    precision = "bfloat16" if args.gpu else "float32"
-    lanton = functools.partial(Lanton, 1e-3, ns_dtype=precision)
+    lanton = functools.partial(Lanton, 1e-3, ns_dtype=args.ns_dtype)
     makers = {
         "lanton": lambda: KerasStep(equal, lanton()),
         "lanton_without_noise": lambda: KerasStep(
             equal,
-            common.without_noise(learning_rate=1e-3, ns_dtype=precision),
+            common.without_noise(learning_rate=1e-3, ns_dtype=args.ns_dtype),
         ),
         "keras_muon": lambda: KerasStep(equal, keras.optimizers.Muon(1e-3)),
     }
@@ -224,9 +226,10 @@ def make_contestants(args):
     if args.backend == "torch":
         makers["torch_muon"] = lambda: TorchStep(equal, float32=False)
         makers["torch_muon_float32"] = lambda: TorchStep(equal, float32=True)
-        makers["lanton_bfloat16"] = lambda: KerasStep(
-            equal, Lanton(1e-3, ns_dtype="bfloat16")
-        )
+        if args.ns_dtype != "bfloat16":
+            makers["lanton_bfloat16"] = lambda: KerasStep(
+                equal, Lanton(1e-3, ns_dtype="bfloat16")
+            )
     if not wanted(args, REAL):
         makers = {name: makers[name] for name in makers if name in args.only}
         return {name: make() for name, make in makers.items()}, (equal,)
@@ -243,17 +246,7 @@ def make_contestants(args):
 
 
 CPU_LLAMA = ("lanton", "keras_muon")
-EVERY_STEP = ("lanton", "lanton_without_noise")
 REAL = ("lanton_real", "keras_muon_real", "keras_adamw_real")
-NAMES = (
-    *EVERY_STEP,
-    "keras_muon",
-    "optax_muon",
-    "torch_muon",
-    "torch_muon_float32",
-    "lanton_bfloat16",
-    *REAL,
-)
 WHAT = {
     "lanton": "Lanton, equal work",
     "lanton_without_noise": "Lanton without noise measuring, equal work",
@@ -296,51 +289,55 @@ def by_position(times):
     return [common.median(times[i:whole:STEPS]) for i in range(STEPS)]
 
 
-def summarize(times):
+def summarize(times, ns_dtype):
     """One row per contestant, and the figures."""
-    rows, mean = [], {}
+    rows, figures, cost = [], {}, {}
     for name, values in times.items():
         positions = by_position(values)
         middle = common.median(positions)
-        mean[name] = sum(positions) / len(positions)
-        if "lanton" not in name or len(values) < STEPS:
-            # One step is like the other: the median is the fair figure.
-            mean[name] = common.median(values)
+        # Where one step is like the other, the median is the fair figure.
+        cost[name] = mean(positions) if len(values) >= STEPS else middle
         rows.append(
             {
                 "contestant": WHAT[name],
                 "steps": len(values),
-                "amortized s/step": mean[name],
+                "s/step": cost[name],
                 "median s": middle,
                 "worst s": max(positions),
                 "worst/median": max(positions) / middle,
+                "Lanton / this": (
+                    cost["lanton"] / cost[name] if "lanton" in cost else None
+                ),
             }
         )
-    for row in rows:
-        if "lanton" in mean:
-            row["Lanton / this"] = mean["lanton"] / mean_of(row, mean)
-    figures = {}
 
     def ratio(figure, upper, lower):
-        if upper in mean and lower in mean:
-            figures[figure] = mean[upper] / mean[lower]
+        if upper in cost and lower in cost:
+            figures[figure] = cost[upper] / cost[lower]
 
     ratio("lanton_over_keras_muon", "lanton", "keras_muon")
     ratio("lanton_over_optax_muon", "lanton", "optax_muon")
-    ratio("lanton_over_torch_muon_float32", "lanton", "torch_muon_float32")
-    ratio("lanton_over_torch_muon_bfloat16", "lanton_bfloat16", "torch_muon")
-    ratio("noise_cost", "lanton", "lanton_without_noise")
+    if ns_dtype == "float32":
+        ratio("lanton_over_torch_muon_float32", "lanton", "torch_muon_float32")
+        ratio(
+            "lanton_over_torch_muon_bfloat16", "lanton_bfloat16", "torch_muon"
+        )
+    else:
+        ratio("lanton_over_torch_muon_bfloat16", "lanton", "torch_muon")
     ratio("lanton_over_keras_muon_real", "lanton_real", "keras_muon_real")
     ratio("lanton_over_keras_adamw_real", "lanton_real", "keras_adamw_real")
     if len(times.get("lanton", ())) >= STEPS:
         positions = by_position(times["lanton"])
         figures["worst_over_median"] = max(positions) / common.median(positions)
+        if "lanton_without_noise" in times:
+            without = mean(times["lanton_without_noise"])
+            figures["noise_cost"] = mean(positions) / without
     return rows, figures
 
 
-def mean_of(row, mean):
-    """The amortized seconds behind a row."""
-    return next(mean[name] for name in mean if WHAT[name] == row["contestant"])
+def mean(values):
+    """Arithmetic mean."""
+    return sum(values) / len(values)
 
 
 def make_parser():
@@ -356,7 +353,7 @@ def make_parser():
     parser.add_argument(
         "--rounds",
         type=common.positive,
-        help="steps of the others; default: 3, on GPU 20",
+        help="steps of the others; default: 2, on GPU 20",
     )
     parser.add_argument(
         "--dtype",
@@ -364,11 +361,28 @@ def make_parser():
         help="of weights and gradients; default: float32, on GPU bfloat16",
     )
     parser.add_argument(
+        "--warm-up",
+        type=common.positive,
+        help="steps of each before the clock runs; XLA on CPU takes some "
+        "100 ms more when it first enters a branch, such as that of a "
+        f"measurement; default: 1, on GPU {STEPS + 1}, every branch",
+    )
+    parser.add_argument(
+        "--ns-dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="Lanton's; default: float32, on GPU bfloat16",
+    )
+    parser.add_argument(
+        "--gpu-kernels",
+        action="store_true",
+        help="Lanton with its own kernels for symmetric products",
+    )
+    parser.add_argument(
         "--only",
         nargs="+",
-        choices=NAMES,
+        choices=WHAT,
         metavar="CONTESTANT",
-        help=f"some of {', '.join(NAMES)}; default: all that the backend "
+        help=f"some of {', '.join(WHAT)}; default: all that the backend "
         f"has, for llama on CPU {' and '.join(CPU_LLAMA)}",
     )
     return parser
@@ -378,15 +392,19 @@ def main(argv=None):
     """Run the benchmark."""
     args = common.parse(make_parser(), argv)
     args.steps = args.steps or (5 * STEPS if args.gpu else STEPS)
-    args.rounds = args.rounds or (20 if args.gpu else 3)
+    args.rounds = args.rounds or (20 if args.gpu else 2)
+    args.warm_up = args.warm_up or (STEPS + 1 if args.gpu else 1)
+    args.ns_dtype = args.ns_dtype or ("bfloat16" if args.gpu else "float32")
     args.dtype = args.dtype or ("bfloat16" if args.gpu else "float32")
     if args.model == "llama" and not args.gpu and not args.only:
         args.only = CPU_LLAMA
+    if args.gpu_kernels:
+        from keras_lanton.backends import use_gpu_kernels
+
+        use_gpu_kernels()
     contestants, pools = make_contestants(args)
     for contestant in contestants.values():
-        if getattr(contestant, "optimizer", None) is not None and hasattr(
-            contestant.optimizer, "layers"
-        ):
+        if hasattr(getattr(contestant, "optimizer", None), "layers"):
             check_roles(contestant)
     if args.backend == "jax":
         for pool in pools:
@@ -396,10 +414,15 @@ def main(argv=None):
     times = common.interleave(
         contestants,
         args.steps,
-        {name: args.rounds for name in contestants if name not in EVERY_STEP},
-        warm_up=3 if args.gpu else 1,
+        {
+            "lanton": args.steps,
+            **dict.fromkeys(set(contestants) - {"lanton"}, args.rounds),
+            "lanton_without_noise": max(args.steps // 2, args.rounds),
+            "lanton_bfloat16": args.steps,
+        },
+        warm_up=args.warm_up,
     )
-    rows, figures = summarize(times)
+    rows, figures = summarize(times, args.ns_dtype)
     common.write(
         args,
         f"step_time_{args.model}",
@@ -407,7 +430,9 @@ def main(argv=None):
         figures,
         parameters=sum(spec.size for spec in pools[0].specs),
         dtype=args.dtype,
-        ns_dtype="bfloat16" if args.gpu else "float32",
+        ns_dtype=args.ns_dtype,
+        gpu_kernels=args.gpu_kernels,
+        warm_up=args.warm_up,
         compiled={
             "jax": "jitted stateless_apply, buffers donated",
             "torch": "eager, as in fit",

@@ -384,7 +384,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             )
         super().apply(grads, trainable_variables)
 
-    @backend.eager
+    @backend.eager  # type: ignore[untyped-decorator]
     def update_variables(
         self,
         gradients: Sequence[Tensor],

@@ -86,7 +86,11 @@ def polar_form(
     dtype = working_dtype(dtype)
     product = symmetric_product(short)
     dense = product is dense_product
-    options = {"rows": tuple(rows), "dtype": dtype, "product": product}
+    options: dict[str, Any] = {
+        "rows": tuple(rows),
+        "dtype": dtype,
+        "product": product,
+    }
     if long <= short * (DENSE_CROSSOVER if dense else SYMMETRIC_CROSSOVER):
         return functools.partial(newton_schulz, **options)
     precision = dtype

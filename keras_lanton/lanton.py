@@ -393,7 +393,8 @@ class Lanton(LayerwiseOptimizer):
         late = np.array([first + r.offset for r in rounds], "int32")
         pause = np.array([len(r.shares) for r in rounds], "int32")
         turns = ops.mod(t - ops.convert_to_tensor(late), self.noise_interval)
-        return backend.unpack(ops.minimum(turns, ops.convert_to_tensor(pause)))
+        turns = ops.minimum(turns, ops.convert_to_tensor(pause))
+        return list(backend.unpack(turns))
 
     def _dual(
         self,

@@ -7,6 +7,7 @@ into smaller ones, so that what is made of it fits into memory.
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from keras_lanton.views import from_matrices
 from keras_lanton.views import to_matrices
 
 Tensor = Any
+Tensors = Sequence[Tensor] | Mapping[int, Tensor]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,11 +85,11 @@ class Stack:
         """Positions of the layers."""
         return [part.index for part in self.parts]
 
-    def gather(self, tensors: Sequence[Tensor]) -> Tensor:
+    def gather(self, tensors: Tensors) -> Tensor:
         """The stack `(n, rows, columns)`.
 
         Args:
-            tensors: One per layer at hand, of the layer's shape.
+            tensors: One per layer at hand, of the layer's shape, by position.
         """
         found = [part.matrices(tensors[part.index]) for part in self.parts]
         return found[0] if len(found) == 1 else ops.concatenate(found)

@@ -105,7 +105,12 @@ class Oracle:
     gradients for each micro-batch.
 
     `ns_coefficients` is a name, a list of rows, or `"exact"` for the polar
-    factor itself, through an SVD.
+    factor itself, through an SVD. `noise_estimator="lanczos"` is an SVD too:
+    it is exact for matrices as small as those of the tests.
+
+    `noise_schedule="staggered"` needs `turns`: for each layer an array with
+    the residue of the steps, counted from the first that can measure and
+    modulo the interval, on which each of its matrices is measured.
     """
 
     def __init__(
@@ -117,8 +122,9 @@ class Oracle:
         alpha_unit="group_noise",
         group_reduction="max",
         noise_interval=10,
+        noise_schedule="staggered",
         noise_reference="previous_gradient",
-        noise_estimator="newton_schulz",
+        noise_estimator="lanczos",
         hidden_scale=0.2,
         embedding_scale=300.0,
         vector_scale=1.0,
@@ -129,6 +135,7 @@ class Oracle:
         ns_coefficients="jordan",
         nonfinite="skip",
         weight_decay=0.1,
+        turns=None,
     ):
         self.layers = layers
         self.beta_1 = beta_1
@@ -137,6 +144,8 @@ class Oracle:
         self.alpha_unit = alpha_unit
         self.group_reduction = group_reduction
         self.noise_interval = noise_interval
+        self.noise_schedule = noise_schedule
+        self.turns = turns or [np.zeros(len(x.matrices())) for x in layers]
         self.noise_reference = noise_reference
         self.noise_estimator = noise_estimator
         self.hidden_scale = hidden_scale
@@ -159,6 +168,7 @@ class Oracle:
         # H and the ratio of line 9, one for each matrix.
         self.noise = [np.zeros(len(one.matrices())) for one in layers]
         self.ratios = [np.ones(len(one.matrices())) for one in layers]
+        self.counts = [np.zeros(len(one.matrices())) for one in layers]
 
     def step(self, gradients, weights, learning_rate):
         weights = [np.array(w, dtype=np.float64) for w in weights]
@@ -182,10 +192,9 @@ class Oracle:
         active = [g is not None and np.any(g != 0.0) for g in gradients]
 
         # Line 7 (before line 5: the samples need B_{t-1} and G_{t-1}).
-        if self._measures():
-            for index in range(len(self.layers)):
-                if active[index]:
-                    self._measure(index, gradients[index], differences)
+        for index in range(len(self.layers)):
+            if active[index]:
+                self._measure(index, gradients[index], differences)
 
         # Line 5.
         for index, gradient in enumerate(gradients):
@@ -225,17 +234,26 @@ class Oracle:
         """What `noise_report` gives, as a list in the order of the layers."""
         return [
             {
-                "noise": np.sqrt(noise),
+                "noise": np.sqrt(self._corrected(index)),
                 "ratio": ratio.copy(),
                 "learning_rate": self.learning_rate * ratio,
             }
-            for noise, ratio in zip(self.noise, self.ratios, strict=True)
+            for index, ratio in enumerate(self.ratios)
         ]
 
-    def _measures(self):
+    def _measures(self, turn):
         independent = self.noise_reference == "independent_gradient"
-        first = 1 if independent else 2
-        return self.t >= first and (self.t - first) % self.noise_interval == 0
+        steps = self.t - (1 if independent else 2)
+        if self.noise_schedule == "interval":
+            return steps >= 0 and steps % self.noise_interval == 0
+        return steps % self.noise_interval == turn
+
+    def _corrected(self, index):
+        """H of a layer's matrices; staggered, without its start at zero."""
+        h, n = self.noise[index], self.counts[index]
+        if self.noise_schedule == "interval":
+            return h
+        return np.where(n > 0, h / (1.0 - self.beta_2 ** np.maximum(n, 1)), h)
 
     def _measure(self, index, gradient, differences):
         if self.noise_reference == "independent_gradient":
@@ -250,6 +268,9 @@ class Oracle:
             sample = gradient - self.previous[index]
         layer = self.layers[index]
         for number, positions in enumerate(layer.matrices()):
+            if not self._measures(self.turns[index][number]):
+                continue
+            self.counts[index][number] += 1
             d = self._dual_norm(layer, sample.ravel()[positions])
             self.noise[index][number] = (
                 self.beta_2 * self.noise[index][number]
@@ -273,7 +294,7 @@ class Oracle:
             ]
             if not noisy:
                 continue
-            h = np.array([self.noise[i][n] for i, n in noisy])
+            h = np.array([self._corrected(i)[n] for i, n in noisy])
             alpha = self.alpha
             if self.alpha_unit == "group_noise":
                 alpha = self.alpha * np.sqrt(np.mean(h))
@@ -296,7 +317,7 @@ class Oracle:
     def _dual_norm(self, layer, d):
         d_in, d_out = d.shape
         if layer.role == "hidden":
-            if self.noise_estimator == "svd":
+            if self.noise_estimator in ("svd", "lanczos"):
                 nuclear = np.sum(np.linalg.svd(d, compute_uv=False))
             else:
                 nuclear = np.sum(d * self._polar(d))

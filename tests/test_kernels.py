@@ -239,9 +239,10 @@ def test_triton_compiles(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_under_jit(dtype: str) -> None:
     X = array(noise(3, 70, 33), dtype)
-    np.testing.assert_array_equal(
-        exact(jax.jit(lambda X: product(X, X.mT))(X)), exact(product(X, X.mT))
-    )
+    C = exact(jax.jit(lambda X: product(X, X.mT))(X))
+    expected = exact(X) @ exact(X.mT)
+    error = np.abs(C - expected).max() / np.abs(expected).max()
+    assert error < TOLERANCE[dtype]
 
 
 @on_jax

@@ -132,8 +132,28 @@ def make_optimizer(variables, paths=PATHS, **options):
     return optimizer
 
 
+def turns(optimizer):
+    """For each layer, on which steps of a round its matrices are measured."""
+    found = [np.full(layer.batch, -1) for layer in optimizer.moving_layers]
+    for measuring in optimizer._plan.rounds:
+        for i, share in enumerate(measuring.shares):
+            for part in share.parts:
+                turn = (measuring.offset + i) % optimizer.noise_interval
+                assert np.all(found[part.index][part.start : part.stop] == -1)
+                found[part.index][part.start : part.stop] = turn
+    assert all(np.all(one >= 0) for one in found)
+    return found
+
+
 def make_oracle(paths=PATHS, weight_decay_exclude=(), **options):
     """The oracle with these layers of `EXPECTED`."""
+    for name in (
+        "ns_dtype",
+        "max_temporary_bytes",
+        "momentum_dtype",
+        "previous_gradient_dtype",
+    ):
+        options.pop(name, None)
     layers = [
         dataclasses.replace(
             EXPECTED[path],
@@ -272,7 +292,7 @@ def compare(
     optimizer = make_optimizer(variables, paths, **options)
     k = options.pop("gradient_accumulation_steps", 1)
     options.pop("learning_rate", None)
-    oracle = make_oracle(paths, **options)
+    oracle = make_oracle(paths, turns=turns(optimizer), **options)
     steps = Steps(optimizer, variables, jit)
     result = []
     for call in range(len(gradients)):
@@ -327,7 +347,20 @@ CASES = {
         "noise_estimator": "svd",
         "ns_coefficients": "you",
     },
-    "newton_schulz": {"noise_interval": 1, "nesterov": True},
+    "newton_schulz": {
+        "noise_interval": 1,
+        "noise_estimator": "newton_schulz",
+        "nesterov": True,
+    },
+    "interval": {"noise_interval": 3, "noise_schedule": "interval"},
+    "interval_momentum": {
+        "noise_interval": 3,
+        "noise_schedule": "interval",
+        "noise_reference": "momentum",
+        "alpha_unit": "absolute",
+        "alpha": 0.1,
+    },
+    "small_stacks": {"max_temporary_bytes": 1000, "noise_interval": 4},
     "momentum": {
         "noise_reference": "momentum",
         "noise_interval": 1,
@@ -338,6 +371,7 @@ CASES = {
     "momentum_3": {
         "noise_reference": "momentum",
         "noise_interval": 3,
+        "noise_estimator": "newton_schulz",
         "nesterov": True,
         "group_reduction": "mean",
     },

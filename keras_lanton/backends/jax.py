@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import lerp as lerp
@@ -54,7 +55,7 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def device() -> str:
     """Where JAX computes by default: `"cpu"`, `"gpu"` or `"tpu"`."""
-    return jax.default_backend()
+    return str(jax.default_backend())
 
 
 def tensorfloat32() -> bool:
@@ -72,7 +73,9 @@ def full_precision() -> contextlib.AbstractContextManager[Any]:
 
 
 def gpu_product(A: Tensor, B: Tensor) -> Tensor:
-    """A B where it is symmetric, by a Pallas kernel."""
+    """A B where it is symmetric, by a Pallas kernel from size 1024 on."""
+    if A.shape[-2] < 1024:
+        return jnp.matmul(A, B)
     from keras_lanton.backends import pallas_kernels
 
     return pallas_kernels.symmetric_product(A, B)

@@ -95,7 +95,7 @@ def device() -> str:
 
 def tensorfloat32() -> bool:
     """Whether float32 products may be rounded to TensorFloat-32."""
-    return torch.get_float32_matmul_precision() != "highest"
+    return bool(torch.get_float32_matmul_precision() != "highest")
 
 
 @contextlib.contextmanager
