@@ -99,7 +99,7 @@ class Lanton(LayerwiseOptimizer):
             bfloat16 on a TPU. Matrices are normalized in float32 before.
         max_temporary_bytes: Matrices of equal view are orthogonalized
             together as far as their temporaries fit into this, at least one
-            variable at a time. Defaults to 256 MiB.
+            variable at a time. Defaults to 512 MiB.
         momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`. Defaults to
             each variable's own.
         previous_gradient_dtype: Dtype of the gradients that are kept for the
@@ -150,7 +150,7 @@ class Lanton(LayerwiseOptimizer):
         ns_steps: int = 5,
         ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
         ns_dtype: str = "auto",
-        max_temporary_bytes: int = 2**28,
+        max_temporary_bytes: int = 2**29,
         momentum_dtype: str | None = None,
         previous_gradient_dtype: str | None = None,
         nonfinite: str = "skip",

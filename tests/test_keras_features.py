@@ -15,7 +15,7 @@ import pytest
 from keras import layers
 from keras import ops
 
-import keras_lanton.norms
+import keras_lanton.forms
 from keras_lanton import Lanton
 
 BACKEND = keras.backend.backend()
@@ -465,13 +465,14 @@ def test_state_stays_on_micro_steps():
 )
 def test_no_newton_schulz_on_micro_steps(monkeypatch, reference):
     calls = []
-    original = keras_lanton.norms.newton_schulz
+    for name in ("newton_schulz", "gram_newton_schulz"):
+        original = getattr(keras_lanton.forms, name)
 
-    def counted(*args, **kwargs):
-        calls.append(1)
-        return original(*args, **kwargs)
+        def counted(*args, original=original, **kwargs):
+            calls.append(1)
+            return original(*args, **kwargs)
 
-    monkeypatch.setattr(keras_lanton.norms, "newton_schulz", counted)
+        monkeypatch.setattr(keras_lanton.forms, name, counted)
     optimizer = Lanton(
         **OPTIONS, gradient_accumulation_steps=2, noise_reference=reference
     )

@@ -408,6 +408,7 @@ def test_lmo_attains_the_dual_norm(name, norm):
         vector_norm=norm,
         noise_estimator="svd",
         noise_reference="momentum",
+        noise_schedule="interval",
         **EXACT,
     )
     zero, gradient = normals(shape, shape)
@@ -425,7 +426,7 @@ def test_lmo_attains_the_dual_norm(name, norm):
 def test_embedding_noise(name):
     """The largest sum over the vocabulary, over the features."""
     _, shape, _, _, _ = TENSORS[name]
-    trial = Trial(kinds(name))
+    trial = Trial(kinds(name), noise_schedule="interval")
     one, two = normals(shape, shape)
     trial.step([one])
     trial.step([two])
