@@ -16,7 +16,8 @@ THREADS := OMP_NUM_THREADS=1
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo sweep test test-newest test-oldest test-slow lint format clean
+.PHONY: help demo sweep test test-newest test-oldest test-slow bench bench-gpu \
+  lint format clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
@@ -53,6 +54,39 @@ test-slow: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -m slow; \
 	done
+
+## bench        the benchmarks on the CPU, then docs/benchmarks.md
+bench: $(VENV)/ready
+	@set -e; for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
+	    --model gpt2; \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
+	    --model llama --steps 2 --rounds 1; \
+	done
+	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
+	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
+	@set -e; for backend in jax torch; do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/memory.py; \
+	done
+	@set -e; for backend in jax tensorflow; do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/compile.py; \
+	done
+	$(VENV)/bin/python benchmarks/tables.py
+
+# The environment there has the builds with CUDA.
+## bench-gpu    the same on a GPU: bfloat16, larger shapes
+bench-gpu:
+	@set -e; for backend in jax torch; do \
+	  for model in gpt2 llama; do \
+	    KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py --gpu \
+	      --model $$model; \
+	  done; \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/polar.py --gpu; \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/noise.py --gpu; \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/memory.py --gpu; \
+	done
+	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py --gpu
+	$(PYTHON) benchmarks/tables.py
 
 ## lint         ruff and mypy
 lint: $(VENV)/ready

@@ -290,17 +290,28 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             store: Mapping of positions ("0", "1", ...) to arrays.
 
         Raises:
-            ValueError: If an array has another shape than its variable.
+            ValueError: If there are more or fewer arrays than variables, or
+                an array has another shape than its variable.
         """
-        if len(store.keys()) == len(self.variables):
+        if self.built:
+            if len(store.keys()) != len(self.variables):
+                raise ValueError(
+                    f"The optimizer's state is {len(self.variables)} arrays: "
+                    "the saved one is of another model, of other optimizer "
+                    "arguments, or of a version of this package with another "
+                    "state layout (CHANGELOG, `State layout`). Nothing was "
+                    "loaded; `load_model(..., compile=False)` loads the model "
+                    f"alone. Received: {len(store.keys())} arrays"
+                )
             for i, variable in enumerate(self.variables):
                 found = tuple(np.shape(store[str(i)]))
                 if found != tuple(variable.shape):
                     raise ValueError(
                         f"Optimizer state {i}, {variable.path!r}, has shape "
                         f"{tuple(variable.shape)}: the state was saved for "
-                        "another model or other optimizer arguments. Nothing "
-                        f"was loaded. Received: shape {found}"
+                        "another model, other optimizer arguments, or by a "
+                        "version with another state layout (CHANGELOG). "
+                        f"Nothing was loaded. Received: shape {found}"
                     )
         super().load_own_variables(store)
 

@@ -514,14 +514,37 @@ def test_state_of_another_shape(position):
 
 
 def test_state_of_other_arguments():
-    """With more slots: Keras warns, and nothing is loaded."""
+    """With more slots: an error, and nothing is loaded."""
     model = make_model(Lanton(**OPTIONS))
     apply(model, 0, 3)
     other = Lanton(**OPTIONS, noise_reference="momentum")
     other.build(model.trainable_variables)
     before = values(other.variables)
-    with pytest.warns(UserWarning, match="Skipping variable loading"):
+    with pytest.raises(ValueError, match="Nothing was loaded"):
         other.load_own_variables(store_of(model.optimizer))
+    assert_same(values(other.variables), before)
+
+
+def test_state_of_the_first_layout():
+    """One previous gradient per variable, no counts: refused, by name."""
+    model = make_model(Lanton(**OPTIONS))
+    apply(model, 0, 3)
+    optimizer = model.optimizer
+    store = store_of(optimizer)
+    found = {v.path: store[str(i)] for i, v in enumerate(optimizer.variables)}
+    kept = [
+        x
+        for path, x in found.items()
+        if "previous_gradient" not in path and "measurements" not in path
+    ]
+    old = kept[:-3]
+    old += [np.zeros(v.shape, "float32") for v in model.trainable_variables]
+    old += kept[-3:]
+    other = Lanton(**OPTIONS)
+    other.build(model.trainable_variables)
+    before = values(other.variables)
+    with pytest.raises(ValueError, match="Nothing was loaded"):
+        other.load_own_variables({str(i): x for i, x in enumerate(old)})
     assert_same(values(other.variables), before)
 
 
