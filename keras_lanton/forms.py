@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_lanton import backends
-from keras_lanton.polar import Product
+from keras_lanton.polar import DENSE
 from keras_lanton.polar import Row
-from keras_lanton.polar import block_product
-from keras_lanton.polar import dense_product
 from keras_lanton.polar import gram_newton_schulz
 from keras_lanton.polar import newton_schulz
 from keras_lanton.polar import restart_rows
+from keras_lanton.products import BlockProducts
+from keras_lanton.products import Products
 
 Tensor = Any
 
@@ -26,8 +26,11 @@ backend = backends.load()
 # Aspect ratios above which the Gram form is cheaper.
 DENSE_CROSSOVER = 1.5
 SYMMETRIC_CROSSOVER = 1.2
-# Sides below which cutting a product into blocks costs more than it saves.
-SMALLEST_SIDE = 256
+# Short sides from which a CPU is faster with one matrix at a time, and with
+# products in blocks: more blocks save little more and take long to compile.
+ONE_BY_ONE_FROM = 64
+BLOCKS_FROM = 384
+BLOCKS = 2
 
 
 def working_dtype(dtype: str) -> str:
@@ -48,23 +51,38 @@ def working_dtype(dtype: str) -> str:
     )
 
 
-def symmetric_product(side: int) -> Product:
-    """The fastest function for symmetric products of a size.
+def products(side: int) -> Products:
+    """The fastest way to multiply matrices of a size.
 
     Args:
-        side: Of the product.
+        side: Their short side.
 
     Returns:
-        A function of two stacks whose product is symmetric.
+        `Products` with the GPU's kernel if it is turned on, `BlockProducts`
+        for large matrices on a CPU.
     """
-    if backend.device() == "cpu":
-        if side < SMALLEST_SIDE:
-            return dense_product
-        return functools.partial(block_product, blocks=backend.CPU_BLOCKS)
+    if backend.device() == "cpu" and side >= BLOCKS_FROM:
+        return BlockProducts(BLOCKS)
     if backends.uses_gpu_kernels() and backend.device() == "gpu":
-        kernel: Product = backend.gpu_product
-        return kernel
-    return dense_product
+        return Products(backend.gpu_product)
+    return DENSE
+
+
+def one_by_one(
+    function: Callable[[Tensor], Tensor], side: int
+) -> Callable[[Tensor], Tensor]:
+    """A function of a matrix as one of a stack, or all at once.
+
+    A GPU takes the whole stack. A CPU is faster with one matrix after the
+    other, whose intermediate results then stay in its cache.
+
+    Args:
+        function: Of tensors `(..., m, n)`.
+        side: Short side of the matrices.
+    """
+    if backend.device() == "cpu" and side >= ONE_BY_ONE_FROM:
+        return functools.partial(backend.each, function)
+    return function
 
 
 def polar_form(
@@ -84,20 +102,17 @@ def polar_form(
     """
     short, long = sorted((d_in, d_out))
     dtype = working_dtype(dtype)
-    product = symmetric_product(short)
-    dense = product is dense_product
     options: dict[str, Any] = {
         "rows": tuple(rows),
         "dtype": dtype,
-        "product": product,
+        "products": products(short),
     }
+    dense = options["products"] is DENSE
     if long <= short * (DENSE_CROSSOVER if dense else SYMMETRIC_CROSSOVER):
-        return functools.partial(newton_schulz, **options)
+        return one_by_one(functools.partial(newton_schulz, **options), short)
     precision = dtype
     if dtype == "float32" and backend.device() != "cpu":
         precision = "tensorfloat32" if backend.tensorfloat32() else dtype
-    return functools.partial(
-        gram_newton_schulz,
-        restarts=restart_rows(tuple(rows), precision),
-        **options,
-    )
+    restarts = restart_rows(tuple(rows), precision)
+    form = functools.partial(gram_newton_schulz, restarts=restarts, **options)
+    return one_by_one(form, short)

@@ -25,12 +25,11 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.forms import polar_form
-from keras_lanton.forms import symmetric_product
 from keras_lanton.polar import Row
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.polar import newton_schulz
-from keras_lanton.polar import transposed
 from keras_lanton.polar import unit_entries
+from keras_lanton.products import transposed
 
 Tensor = Any
 
@@ -209,7 +208,7 @@ def lanczos_nuclear_norm(
     D, nan = _finite(D)
     D = transposed(D) if D.shape[-2] > short else D
     with backend.full_precision():
-        C = symmetric_product(short)(D, transposed(D))
+        C = ops.matmul(D, transposed(D))
         squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
         C = C / ops.where(squares > 0, squares, 1.0)
 

@@ -1,21 +1,24 @@
 """The polar factor U V^T of a matrix by Newton-Schulz, in two forms.
 
-Both take their symmetric products from a function that a backend may
-replace (`keras_lanton.backends`); `dense_product` is normative.
+Both leave it to `keras_lanton.products` how matrices are multiplied; its
+`Products` of whole matrices is normative.
 """
 
 import functools
 import itertools
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_lanton.products import Products
+from keras_lanton.products import transposed
+
 Tensor = Any
-Product = Callable[[Tensor, Tensor], Tensor]
 Row = tuple[float, float, float]
+
+DENSE = Products()
 
 
 def _with_safety(rows: Sequence[Row], factor: float) -> tuple[Row, ...]:
@@ -131,50 +134,12 @@ def unit_entries(X: Tensor) -> tuple[Tensor, Tensor]:
     return X / ops.where(scale > 0, scale, 1.0), scale
 
 
-def transposed(X: Tensor) -> Tensor:
-    """X^T of each matrix: `(..., m, n)` to `(..., n, m)`."""
-    return ops.swapaxes(X, -2, -1)
-
-
-def dense_product(A: Tensor, B: Tensor) -> Tensor:
-    """A B, `(..., s, k)` times `(..., k, s)`: the reference."""
-    return ops.matmul(A, B)
-
-
-def block_product(A: Tensor, B: Tensor, *, blocks: int) -> Tensor:
-    """A B where it is symmetric: only blocks on and below the diagonal.
-
-    Of `blocks` squared blocks only `blocks (blocks + 1) / 2` are multiplied
-    out, the others are their mirror.
-
-    Args:
-        A: `(..., s, k)`.
-        B: `(..., k, s)`, such that A B is symmetric.
-        blocks: Number of blocks along a side, at least 1.
-
-    Returns:
-        `(..., s, s)`, symmetric but for rounding inside the diagonal blocks.
-    """
-    s = A.shape[-2]
-    ends = [s * (i + 1) // blocks for i in range(blocks)]
-    starts = [0, *ends[:-1]]
-    below = [
-        ops.matmul(A[..., start:end, :], B[..., :, :end])
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    rows = []
-    for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        mirror = [transposed(b[..., :, start:end]) for b in below[i + 1 :]]
-        rows.append(ops.concatenate([below[i], *mirror], axis=-1))
-    return ops.concatenate(rows, axis=-2)
-
-
 def newton_schulz(
     X: Tensor,
     rows: Sequence[Row],
     *,
     dtype: str = "float32",
-    product: Product = dense_product,
+    products: Products = DENSE,
 ) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 
@@ -185,7 +150,7 @@ def newton_schulz(
         X: `(batch, m, n)`, any float dtype.
         rows: Coefficients, one row per step.
         dtype: Of the products; X is normalized in float32 before.
-        product: Of two factors whose product is symmetric.
+        products: How matrices are multiplied.
 
     Returns:
         `(batch, m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
@@ -198,12 +163,12 @@ def newton_schulz(
     X, _ = unit_entries(X)
     tall = X.shape[-2] > X.shape[-1]
     X = transposed(X) if tall else X
-    X = ops.cast(X * _inverse_norm(X), dtype)
+    X = products.split(ops.cast(X * _inverse_norm(X), dtype))
     for a, b, c in rows:
-        A = product(X, transposed(X))
-        P = b * A + c * product(A, A)
-        X = a * X + ops.matmul(P, X)
-    X = ops.cast(X, "float32")
+        A = products.gram(X)
+        P = b * A + c * products.commuting(A, A)
+        X = a * X + products.apply(P, X)
+    X = ops.cast(products.join(X), "float32")
     return transposed(X) if tall else X
 
 
@@ -213,7 +178,7 @@ def gram_newton_schulz(
     *,
     restarts: Sequence[int] = (),
     dtype: str = "float32",
-    product: Product = dense_product,
+    products: Products = DENSE,
 ) -> Tensor:
     """The same map as `newton_schulz`, iterated on R = X X^T.
 
@@ -228,7 +193,7 @@ def gram_newton_schulz(
         restarts: Numbers of the rows before which to restart, see
             `restart_rows`.
         dtype: Of the products; X is normalized in float32 before.
-        product: Of two factors whose product is symmetric.
+        products: How matrices are multiplied.
 
     Returns:
         `(batch, m, n)`, float32.
@@ -240,28 +205,28 @@ def gram_newton_schulz(
     X, _ = unit_entries(X)
     tall = X.shape[-2] > X.shape[-1]
     X = transposed(X) if tall else X
-    X = ops.cast(X * _inverse_norm(X), dtype)
+    X = products.split(ops.cast(X * _inverse_norm(X), dtype))
     starts = (0, *sorted(restarts))
     for start, end in zip(starts, (*starts[1:], len(rows)), strict=True):
-        X = ops.matmul(_gram_factor(X, rows[start:end], product), X)
-    X = ops.cast(X, "float32")
+        Q = _gram_factor(X, rows[start:end], products)
+        X = products.apply(Q, X)
+    X = ops.cast(products.join(X), "float32")
     return transposed(X) if tall else X
 
 
-def _gram_factor(X: Tensor, rows: Sequence[Row], product: Product) -> Tensor:
+def _gram_factor(X: Any, rows: Sequence[Row], products: Products) -> Any:
     """Q with Q X = the rows' map of X: between two restarts."""
-    R = product(X, transposed(X))
-    # `a` is not folded into Z: half precision would round it.
-    identity = ops.cast(ops.eye(X.shape[-2]), X.dtype)
+    R = products.gram(X)
     a, b, c = rows[0]
-    Z = b * R + c * product(R, R)
-    Q = Z + a * identity
+    Z = b * R + c * products.commuting(R, R)
+    # `a` is not folded into Z: half precision would round it.
+    Q = Z + a * products.identity(X)
     for b_next in rows[1:]:
-        RZ = a * R + product(R, Z)
-        R = a * RZ + product(Z, RZ)
+        RZ = a * R + products.commuting(R, Z)
+        R = a * RZ + products.commuting(Z, RZ)
         a, b, c = b_next
-        Z = b * R + c * product(R, R)
-        Q = a * Q + product(Q, Z)
+        Z = b * R + c * products.commuting(R, R)
+        Q = a * Q + products.commuting(Q, Z)
     return Q
 
 
@@ -273,9 +238,18 @@ def _inverse_norm(X: Tensor) -> Tensor:
 
 # How far rounding moves the eigenvalues of X X^T, at Frobenius norm 1, and
 # how badly conditioned Q may become on the way before it loses the result.
-ROUNDING = {"float32": 1e-6, "tensorfloat32": 4e-4}
-ROUNDING |= {"float16": 4e-4, "bfloat16": 4e-4}
-LARGEST_CONDITION = 2000.0
+ROUNDING = {
+    "float32": 1e-6,
+    "tensorfloat32": 4e-4,
+    "float16": 4e-4,
+    "bfloat16": 3e-3,
+}
+LARGEST_CONDITION = {
+    "float32": 2000.0,
+    "tensorfloat32": 60.0,
+    "float16": 60.0,
+    "bfloat16": 60.0,
+}
 
 
 @functools.cache
@@ -300,7 +274,7 @@ def restart_rows(rows: tuple[Row, ...], precision: str) -> tuple[int, ...]:
     for count in range(len(rows)):
         choices = list(itertools.combinations(inner, count))
         conditions = [_condition(rows, c, ROUNDING[precision]) for c in choices]
-        if min(conditions) <= LARGEST_CONDITION:
+        if min(conditions) <= LARGEST_CONDITION[precision]:
             break
         if len(choices) > 500:  # Restarts everywhere: the standard form.
             return tuple(inner)

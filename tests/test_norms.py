@@ -8,6 +8,7 @@ from keras_lanton.norms import RMS
 from keras_lanton.norms import Norm
 from keras_lanton.norms import Sign
 from keras_lanton.norms import Spectral
+from keras_lanton.norms import lanczos_nuclear_norm
 from keras_lanton.norms import randomized_svd_nuclear_norm
 from keras_lanton.norms import svd_nuclear_norm
 from keras_lanton.polar import coefficient_rows
@@ -114,6 +115,7 @@ def test_zero_gives_zero(norm: Norm) -> None:
     "estimator",
     [
         svd_nuclear_norm,
+        lanczos_nuclear_norm,
         functools.partial(
             randomized_svd_nuclear_norm, rank=2, power_iterations=1
         ),
@@ -126,3 +128,40 @@ def test_estimators_pass_nan_on(estimator: object, bad: float) -> None:
     found = dual(Spectral(rows=JORDAN.rows, nuclear_norm=estimator), D)
     assert np.isnan(found[1])
     assert np.all(np.isfinite(found[[0, 2]]))
+
+
+def spectrum(case: str, m: int, n: int) -> np.ndarray:
+    """Singular values of a case."""
+    s = min(m, n)
+    random = np.random.default_rng(1)
+    if case.startswith("power"):
+        return np.arange(1, s + 1) ** -float(case[5:])
+    if case == "rank 64":
+        return np.r_[np.ones(64), np.zeros(s - 64)]
+    noise = np.linalg.svd(random.standard_normal((m, n)), compute_uv=False)
+    if case == "noise":
+        return noise
+    share = float(case.removeprefix("rank 8 "))
+    noise *= np.sqrt((1 - share) / np.sum(noise**2))
+    noise[:8] += np.sqrt(share / 8)
+    return noise
+
+
+def test_lanczos_is_fair_to_shapes_and_spectra() -> None:
+    """Rates compare layers: what is read must not depend on the shape."""
+    ratios = []
+    cases = ("noise", "rank 8 .5", "rank 8 .9", "rank 64", "power.5", "power1")
+    cases += ("power1.5", "power2")
+    random = np.random.default_rng(0)
+    for shape in (256, 256), (256, 1024), (1024, 256), (96, 200):
+        m, n = shape
+        s = min(shape)
+        U = np.linalg.qr(random.standard_normal((m, s)))[0]
+        V = np.linalg.qr(random.standard_normal((n, s)))[0]
+        values = np.stack([spectrum(case, m, n) for case in cases])
+        D = ((U * values[:, None]) @ V.T).astype("float32")
+        found = lanczos_nuclear_norm(ops.convert_to_tensor(D))
+        ratios.append(ops.convert_to_numpy(found) / values.sum(axis=1))
+    spread = np.max(ratios) / np.min(ratios)
+    # Observed: 1.06; benchmarks/noise.py has the real sizes.
+    assert spread < 1.1, np.round(ratios, 3)

@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_lanton"
 FLOORS = {
     "version": 0,
+    "products": 0,
     "views": 1,
     "polar": 1,
     "backends": 2,

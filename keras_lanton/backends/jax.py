@@ -17,9 +17,6 @@ Tensor = Any
 
 SUMS_OVER_REPLICAS = False
 
-# Blocks along a side at which symmetric products are fastest on a CPU.
-CPU_BLOCKS = 2
-
 
 def cond(
     predicate: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
@@ -36,6 +33,11 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     if isinstance(index, jax.core.Tracer):
         return jax.lax.switch(index, branches)
     return branches[int(index)]()
+
+
+def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
+    """The function of each entry of a stack, one after the other."""
+    return jax.lax.map(function, stack)
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:

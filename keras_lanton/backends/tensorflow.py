@@ -17,9 +17,6 @@ Tensor = Any
 
 SUMS_OVER_REPLICAS = True
 
-# Blocks along a side at which symmetric products are fastest on a CPU.
-CPU_BLOCKS = 2
-
 # TensorFlow has no kernel of its own for symmetric products.
 gpu_product = None
 
@@ -34,6 +31,11 @@ def cond(
 def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     """One of several functions without arguments, by an integer scalar."""
     return tf.switch_case(index, branches)
+
+
+def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
+    """The function of each entry of a stack, one after the other."""
+    return tf.map_fn(function, stack, parallel_iterations=1)
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:

@@ -16,9 +16,6 @@ Tensor = Any
 
 SUMS_OVER_REPLICAS = False
 
-# Blocks along a side at which symmetric products are fastest on a CPU.
-CPU_BLOCKS = 4
-
 
 def cond(
     predicate: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
@@ -27,6 +24,17 @@ def cond(
     # `keras.ops.cond` names an op at each call, which torch.compile takes for
     # new code each time.
     return on_true() if bool(predicate) else on_false()
+
+
+def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
+    """The function of each entry of a stack, one after the other."""
+    found = None
+    for i, entry in enumerate(stack):
+        value = function(entry)
+        if found is None:
+            found = value.new_empty((len(stack), *value.shape))
+        found[i] = value
+    return found
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
