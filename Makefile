@@ -16,7 +16,7 @@ THREADS := OMP_NUM_THREADS=1
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo sweep test test-newest test-oldest test-slow bench bench-gpu \
+.PHONY: help demo sweep test test-newest test-oldest test-slow bench bench-loss bench-gpu \
   lint format clean
 
 help:
@@ -61,7 +61,7 @@ bench: $(VENV)/ready
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model gpt2; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
-	    --model llama --steps 2 --rounds 1; \
+	    --model llama --steps 2 --rounds 1 --warm-up 1; \
 	done
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
@@ -71,6 +71,11 @@ bench: $(VENV)/ready
 	@set -e; for backend in jax tensorflow; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/compile.py; \
 	done
+	$(VENV)/bin/python benchmarks/tables.py
+
+## bench-loss   what cheaper states of Lanton do to the demo's loss
+bench-loss: $(VENV)/ready
+	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/loss.py
 	$(VENV)/bin/python benchmarks/tables.py
 
 # The environment there has the builds with CUDA.

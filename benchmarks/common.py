@@ -488,13 +488,16 @@ def interleave(functions, rounds, most=None, warm_up=1):
         rounds: Number of rounds.
         most: Dict of the number of calls of those functions that are not
             called in every round; theirs are spread evenly.
-        warm_up: Calls of each function before the rounds.
+        warm_up: Calls of each function before the rounds: a number, or a
+            dict of numbers; 1 for those that it leaves out.
 
     Returns:
         Dict of lists of seconds.
     """
-    for function in functions.values():
-        for _ in range(warm_up):
+    if isinstance(warm_up, int):
+        warm_up = dict.fromkeys(functions, warm_up)
+    for name, function in functions.items():
+        for _ in range(warm_up.get(name, 1)):
             synchronize(function())
     times = {name: [] for name in functions}
     for i in range(rounds):

@@ -363,9 +363,9 @@ def make_parser():
     parser.add_argument(
         "--warm-up",
         type=common.positive,
-        help="steps of each before the clock runs; XLA on CPU takes some "
-        "100 ms more when it first enters a branch, such as that of a "
-        f"measurement; default: 1, on GPU {STEPS + 1}, every branch",
+        help="steps of Lanton, on GPU of each, before the clock runs; XLA "
+        "takes longer when it first enters a branch, such as that of a "
+        f"measurement; default: {STEPS + 1}, every branch; on PyTorch 1",
     )
     parser.add_argument(
         "--ns-dtype",
@@ -393,7 +393,8 @@ def main(argv=None):
     args = common.parse(make_parser(), argv)
     args.steps = args.steps or (5 * STEPS if args.gpu else STEPS)
     args.rounds = args.rounds or (20 if args.gpu else 2)
-    args.warm_up = args.warm_up or (STEPS + 1 if args.gpu else 1)
+    branches = args.gpu or args.backend != "torch"
+    args.warm_up = args.warm_up or (STEPS + 1 if branches else 1)
     args.ns_dtype = args.ns_dtype or ("bfloat16" if args.gpu else "float32")
     args.dtype = args.dtype or ("bfloat16" if args.gpu else "float32")
     if args.model == "llama" and not args.gpu and not args.only:
@@ -418,9 +419,8 @@ def main(argv=None):
             "lanton": args.steps,
             **dict.fromkeys(set(contestants) - {"lanton"}, args.rounds),
             "lanton_without_noise": max(args.steps // 2, args.rounds),
-            "lanton_bfloat16": args.steps,
         },
-        warm_up=args.warm_up,
+        warm_up=args.warm_up if args.gpu else {"lanton": args.warm_up},
     )
     rows, figures = summarize(times, args.ns_dtype)
     common.write(

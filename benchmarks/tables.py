@@ -130,6 +130,7 @@ HEADINGS = {
     "noise": "Noise estimators",
     "memory": "Memory",
     "compile": "Compile time",
+    "loss": "Loss with cheaper states",
 }
 NAMES = {"jax": "JAX", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 

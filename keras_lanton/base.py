@@ -420,13 +420,13 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             size = backend.abs_sums(G)
             finite = ops.all(ops.isfinite(size))
             step = functools.partial(
-                self.step, G, X, state, active=size != 0, eta=eta, t=t
+                self.step, G, active=size != 0, eta=eta, t=t
             )
             runs = self._runs(finite)
             if runs is None:
-                X_new, new_state = step()
+                X_new, new_state = step(X, state)
             else:
-                X_new, new_state = backend.cond(runs, step, lambda: (X, state))
+                X_new, new_state = backend.replace_if(runs, step, X, state)
 
             self._assign_all(self._moving_variables(), X, X_new)
             for name, variable in self._plan.state.items():

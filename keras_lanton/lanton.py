@@ -681,18 +681,19 @@ def _share(
         `(size, rows, columns)`, in the dtype of `otherwise` or else float32.
     """
     dtype = "float32" if otherwise is None else otherwise.dtype
-    branches: list[Callable[[], Tensor]] = [
-        functools.partial(_cast_share, measuring, i, tensors, dtype)
-        for i in range(len(measuring.shares))
-    ]
-    if otherwise is not None:
-        branches.append(lambda: otherwise)
-    return (
-        branches[0]() if len(branches) == 1 else backend.switch(turn, branches)
+
+    def gather(i: int) -> Tensor:
+        return ops.cast(measuring.gather(i, tensors), dtype)
+
+    count = len(measuring.shares)
+    branches = [functools.partial(gather, i) for i in range(count)]
+
+    def share(*_: Tensor) -> Tensor:
+        return gather(0) if count == 1 else backend.switch(turn, branches)
+
+    if otherwise is None:
+        return share()
+    (found,) = backend.replace_if(
+        turn < count, lambda old: (share(),), otherwise
     )
-
-
-def _cast_share(
-    measuring: Round, i: int, tensors: Sequence[Tensor], dtype: Any
-) -> Tensor:
-    return ops.cast(measuring.gather(i, tensors), dtype)
+    return found

@@ -24,7 +24,9 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.forms import one_by_one
 from keras_lanton.forms import polar_form
+from keras_lanton.forms import products
 from keras_lanton.polar import Row
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.polar import newton_schulz
@@ -69,8 +71,8 @@ class Spectral(Norm):
     Args:
         rows: Newton-Schulz coefficients, one row per step.
         nuclear_norm: Estimator of the nuclear norm of a stack,
-            `(batch, d_in, d_out)` float32 with entries of at most 1, to
-            `(batch,)`. Defaults to <D, polar(D)> with the same rows.
+            `(..., d_in, d_out)` float32 with entries of at most 1, to
+            `(...)`. Defaults to <D, polar(D)> with the same rows.
         dtype: Of the products in Newton-Schulz. `"auto"`: float32 on a CPU,
             elsewhere float16 (bfloat16 on a TPU), summed up in float32.
     """
@@ -88,14 +90,24 @@ class Spectral(Norm):
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
         d_in, d_out = D.shape[-2:]
-        unit, scale = unit_entries(D)
-        nuclear_norm = self.nuclear_norm or self._newton_schulz_nuclear_norm
-        scale = math.sqrt(d_out / d_in) * scale[..., 0, 0]
-        return scale * nuclear_norm(unit)
+        if self.nuclear_norm is None:
+            polar = polar_form(d_in, d_out, rows=self.rows, dtype=self.dtype)
+            nuclear_norms = _scaled(lambda D: _inner(D, polar(D)), D)
+        else:
+            estimate = functools.partial(_scaled, self.nuclear_norm)
+            nuclear_norms = one_by_one(estimate, min(d_in, d_out))(D)
+        return math.sqrt(d_out / d_in) * nuclear_norms
 
-    def _newton_schulz_nuclear_norm(self, D: Tensor) -> Tensor:
-        polar = polar_form(*D.shape[-2:], rows=self.rows, dtype=self.dtype)
-        return ops.sum(D * polar(D), axis=(-2, -1))
+
+def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
+    """An estimate of matrices with entries of at most 1, scaled back."""
+    unit, scale = unit_entries(D)
+    return scale[..., 0, 0] * estimate(unit)
+
+
+def _inner(A: Tensor, B: Tensor) -> Tensor:
+    """<A, B> of each matrix."""
+    return ops.sum(A * B, axis=(-2, -1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,27 +216,26 @@ def lanczos_nuclear_norm(
     short = min(D.shape[-2:])
     if short <= 4 * rank:
         rows = coefficient_rows("polar_express", 10)
-        return ops.sum(D * newton_schulz(D, rows), axis=(-2, -1))
-    D, nan = _finite(D)
+        return _inner(D, newton_schulz(D, rows))
     D = transposed(D) if D.shape[-2] > short else D
+    squares = _inner(D, D)[..., None, None]
+    by = products(short)
     with backend.full_precision():
-        C = ops.matmul(D, transposed(D))
-        squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
+        C = by.whole(by.gram(by.split(D)))
         C = C / ops.where(squares > 0, squares, 1.0)
 
         Q = _orthonormal(ops.matmul(C, _sketch(short, rank)))
         Q = _orthonormal(ops.matmul(C, Q))
         head = ops.matmul(transposed(Q), ops.matmul(C, Q))
-        leading = ops.sum(_root(ops.linalg.eigh(head)[0]), axis=-1)
-
-        def apply(y: Tensor) -> Tensor:
-            return _outside(Q, ops.matmul(C, y))
+        leading = ops.sum(_root(_eigh(head)[0]), axis=-1)
 
         z = _outside(Q, _outside(Q, _sketch(short, probes)))
-        nodes, weights = _quadrature(apply, z, steps)
+        nodes, weights = _quadrature(
+            lambda y: _outside(Q, ops.matmul(C, y)), z, steps
+        )
     rest = ops.mean(ops.sum(weights * _root(nodes), axis=-1), axis=-1)
     total = leading + (short - rank) * rest
-    return ops.sqrt(squares[..., 0, 0]) * total + nan
+    return ops.sqrt(squares[..., 0, 0]) * total  # NaN where D is not finite.
 
 
 def _quadrature(
@@ -252,7 +263,7 @@ def _quadrature(
     on, above = np.eye(steps, dtype="float32"), np.eye(steps, k=1)
     T = _columns(diagonal) * on
     U = _columns(beside) * above.astype("float32")
-    nodes, vectors = ops.linalg.eigh(T + U + transposed(U))
+    nodes, vectors = _eigh(T + U + transposed(U))
     return nodes, vectors[..., 0, :] ** 2
 
 
@@ -299,4 +310,9 @@ def _sketch(rows: int, columns: int) -> Tensor:
 
 
 def _orthonormal(Y: Tensor) -> Tensor:
-    return ops.qr(Y)[0]
+    return ops.qr(_finite(Y)[0])[0]
+
+
+def _eigh(S: Tensor) -> tuple[Tensor, Tensor]:
+    values, vectors = ops.linalg.eigh(_finite(S)[0])
+    return values, vectors

@@ -43,6 +43,10 @@ class Products:
         """Inverse of `split`."""
         return X
 
+    def whole(self, A: Any) -> Tensor:
+        """A symmetric matrix as one tensor."""
+        return A
+
     def gram(self, X: Any) -> Any:
         """X X^T."""
         return self.symmetric(X, transposed(X))
@@ -107,6 +111,13 @@ class BlockProducts(Products):
     def join(self, X: Blocks) -> Tensor:
         """Inverse of `split`."""
         return ops.concatenate([X.at[i] for i in self.numbers], axis=-2)
+
+    def whole(self, A: Blocks) -> Tensor:
+        """A symmetric matrix as one tensor."""
+        rows = [[A.symmetric(i, j) for j in self.numbers] for i in self.numbers]
+        return ops.concatenate(
+            [ops.concatenate(row, axis=-1) for row in rows], axis=-2
+        )
 
     def gram(self, X: Blocks) -> Blocks:
         """X X^T."""

@@ -17,6 +17,11 @@ WRONG = {
     "noise_interval": [0, -1, 1.5, 10.0, None, True, "10"],
     "noise_reference": ["previous", None, 3],
     "noise_estimator": ["qr", None, 3],
+    "noise_schedule": ["random", None, True],
+    "ns_dtype": ["float64", None, 16],
+    "max_temporary_bytes": [0, -1, 1e9, None, True, "1G"],
+    "momentum_dtype": ["int8", "float64", 16, True],
+    "previous_gradient_dtype": ["int8", "float64", 16],
     "hidden_scale": [-1, NAN, None, "0.2"],
     "embedding_scale": [-1, NAN, None, "300"],
     "vector_scale": [-1, NAN, None, "1"],
@@ -58,6 +63,13 @@ def test_wrong_argument(name: str, value: object) -> None:
     [
         ({"rank": 6}, "rank"),
         ({"power_iterations": 1}, "power_iterations"),
+        (
+            {
+                "previous_gradient_dtype": "bfloat16",
+                "noise_reference": "momentum",
+            },
+            "noise_reference='momentum'",
+        ),
         ({"step_scale": "operator", "hidden_scale": 1.0}, "hidden_scale"),
         (
             {"noise_reference": "independent_gradient"},

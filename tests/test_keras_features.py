@@ -489,7 +489,10 @@ def test_no_newton_schulz_on_micro_steps(monkeypatch, reference):
 @pytest.mark.skipif(BACKEND != "jax", reason="looks into the program of JAX")
 @pytest.mark.parametrize("accumulates", [True, False])
 def test_matrix_products_are_in_branches(accumulates):
-    """On JAX Keras runs the update on each micro-step: a `cond` must not."""
+    """On JAX Keras runs the update on each micro-step: a branch must not.
+
+    A branch is a `cond`, or a loop of one step or none.
+    """
     import jax
 
     options = {"gradient_accumulation_steps": 4} if accumulates else {}
@@ -507,14 +510,14 @@ def test_matrix_products_are_in_branches(accumulates):
 
 
 def products(jaxpr, in_branch=False):
-    """Numbers of matrix products outside and inside of `cond` branches."""
+    """Numbers of matrix products outside and inside of branches."""
     import jax
 
     found = [0, 0]
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             found[in_branch] += 1
-        branch = in_branch or equation.primitive.name == "cond"
+        branch = in_branch or equation.primitive.name in ("cond", "while")
         inner = jax.tree.leaves(
             list(equation.params.values()),
             is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"),

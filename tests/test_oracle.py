@@ -22,6 +22,7 @@ from oracle import Layer
 from oracle import Oracle
 
 from keras_lanton import Lanton
+from keras_lanton import forms
 
 LEARNING_RATE = 0.02
 # Observed 4e-6 of the distance moved, on every backend and at every step.
@@ -455,6 +456,13 @@ def test_independent_gradient(k, options):
         (k, 2 * k, 20 * k),
         paths=FEW,
     )
+
+
+def test_steps_as_large_matrices_take_them(monkeypatch):
+    """One matrix after the other, in blocks, Gram form and estimator."""
+    monkeypatch.setattr(forms, "ONE_BY_ONE_FROM", 1)
+    monkeypatch.setattr(forms, "BLOCKS_FROM", 2)
+    compare({"noise_interval": 2}, make_gradients(6, FEW), (1, 6), paths=FEW)
 
 
 def test_eager_apply():

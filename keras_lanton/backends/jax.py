@@ -28,6 +28,18 @@ def cond(
     return on_true() if predicate else on_false()
 
 
+def replace_if(
+    predicate: Tensor, replace: Callable[..., Any], *old: Any
+) -> Any:
+    """`replace(*old)`, or `old` where the predicate is false."""
+    if not isinstance(predicate, jax.core.Tracer):
+        return replace(*old) if predicate else old
+    # A loop of one step or none: unlike a conditional it works in place.
+    return jax.lax.fori_loop(
+        0, predicate.astype("int32"), lambda _, carry: replace(*carry), old
+    )
+
+
 def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     """One of several functions without arguments, by an integer scalar."""
     if isinstance(index, jax.core.Tracer):

@@ -28,6 +28,13 @@ def cond(
     return tf.cond(predicate, on_true, on_false)
 
 
+def replace_if(
+    predicate: Tensor, replace: Callable[..., Any], *old: Any
+) -> Any:
+    """`replace(*old)`, or `old` where the predicate is false."""
+    return tf.cond(predicate, lambda: replace(*old), lambda: old)
+
+
 def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     """One of several functions without arguments, by an integer scalar."""
     return tf.switch_case(index, branches)

@@ -37,6 +37,13 @@ def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
     return found
 
 
+def replace_if(
+    predicate: Tensor, replace: Callable[..., Any], *old: Any
+) -> Any:
+    """`replace(*old)`, or `old` where the predicate is false."""
+    return replace(*old) if bool(predicate) else old
+
+
 def no_grad() -> contextlib.AbstractContextManager[Any]:
     """Turns autograd off for callers that step outside `fit`."""
     context: contextlib.AbstractContextManager[Any] = torch.no_grad()

@@ -1,0 +1,128 @@
+"""Train the demo's GPT-2 with Lanton's cheaper states and compare losses.
+
+    KERAS_BACKEND=jax python benchmarks/loss.py
+
+The same text, weights and batches for every setting, at the demo's learning
+rate; validation loss after the last step. The spread between two seeds of one
+setting says how much a difference means.
+"""
+
+import importlib.util
+import pathlib
+
+import common
+
+SETTINGS = {
+    "Lanton": {},
+    'momentum_dtype="bfloat16"': {"momentum_dtype": "bfloat16"},
+    'previous_gradient_dtype="bfloat16"': {
+        "previous_gradient_dtype": "bfloat16"
+    },
+    "both": {
+        "momentum_dtype": "bfloat16",
+        "previous_gradient_dtype": "bfloat16",
+    },
+    'noise_reference="momentum"': {"noise_reference": "momentum"},
+    'noise_schedule="interval"': {"noise_schedule": "interval"},
+}
+
+
+def load_example():
+    """`examples/gpt2_pretraining.py` as a module."""
+    path = common.ROOT / "examples" / "gpt2_pretraining.py"
+    spec = importlib.util.spec_from_file_location("gpt2_pretraining", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def final_loss(example, args, data, source, seed, options):
+    """Validation loss at the end of a run that nothing else changes."""
+    import keras
+
+    from keras_lanton import Lanton
+
+    run = example.Run(
+        folder=pathlib.Path(),
+        preset=args.preset,
+        optimizer="lanton",
+        learning_rate=args.preset.learning_rates["lanton"],
+        steps=args.steps,
+        seed=seed,
+        source=source,
+    )
+
+    def make_optimizer(name, learning_rate):
+        return Lanton(learning_rate, **options)
+
+    # Everything but the optimizer is the demo's.
+    example.make_optimizer = make_optimizer
+    _, trainer = example.compile_model(run, data.tokenizer.get_vocab_size())
+    preset = run.preset
+    blocks = example.count_blocks(data.training, preset.context)
+    rows = example.training_rows(0, run.steps, blocks, preset.batch_size, seed)
+    trainer.fit(
+        *example.cut_blocks(data.training, rows, preset.context),
+        batch_size=preset.batch_size,
+        shuffle=False,
+        verbose=0,
+    )
+    held_out = example.validation_rows(data.validation, preset)
+    loss = trainer.evaluate(
+        *example.cut_blocks(data.validation, held_out, preset.context),
+        batch_size=preset.batch_size,
+        verbose=0,
+    )
+    keras.backend.clear_session()
+    return float(loss)
+
+
+def make_parser():
+    """The command line."""
+    parser = common.make_parser(__doc__)
+    parser.add_argument(
+        "--steps", type=common.positive, help="default: 100, quick: 4"
+    )
+    parser.add_argument(
+        "--seeds", type=common.positive, help="default: 2, quick: 1"
+    )
+    return parser
+
+
+def main(argv=None):
+    """Run the benchmark."""
+    args = common.parse(make_parser(), argv)
+    example = load_example()
+    wanted = example.parse(["--preset", "demo"])
+    args.preset = wanted.preset
+    args.steps = args.steps or (4 if args.quick else 100)
+    args.seeds = args.seeds or (1 if args.quick else 2)
+    data, source = example.load_data(wanted), example.describe_source(wanted)
+    rows = []
+    for name, options in SETTINGS.items():
+        losses = [
+            final_loss(example, args, data, source, 42 + seed, options)
+            for seed in range(args.seeds)
+        ]
+        rows.append(
+            {
+                "setting": name,
+                **{f"loss, seed {42 + i}": x for i, x in enumerate(losses)},
+                "mean": sum(losses) / len(losses),
+                "mean - Lanton's": sum(losses) / len(losses)
+                - (rows[0]["mean"] if rows else sum(losses) / len(losses)),
+            }
+        )
+    differences = [abs(row["mean - Lanton's"]) for row in rows[1:5]]
+    common.write(
+        args,
+        "loss",
+        rows,
+        {"largest_difference_of_states": max(differences)},
+        steps=args.steps,
+        model="examples/gpt2_pretraining.py, preset demo",
+    )
+
+
+if __name__ == "__main__":
+    main()
