@@ -105,6 +105,32 @@ def test_half_the_state_moves_almost_alike(options: dict) -> None:
     assert 0.0 < error < 0.03
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_other_dtypes_of_weights(dtype: str) -> None:
+    """Also where matrices are taken one by one, and float32 comes out."""
+    variables = [
+        keras.Variable(
+            0.01 * ops.ones((66, 70)), dtype=dtype, name=f"kernel_{i}"
+        )
+        for i in range(3)
+    ]
+    optimizer = Lanton(noise_interval=1)
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        gradients = [
+            ops.convert_to_tensor(
+                random.standard_normal((66, 70)), dtype=variables[0].dtype
+            )
+            for _ in variables
+        ]
+        optimizer.apply(gradients, variables)
+    for variable in variables:
+        assert variable.dtype == optimizer.variables[2].dtype
+        weights = ops.convert_to_numpy(ops.cast(variable, "float32"))
+        assert np.all(np.isfinite(weights))
+        assert np.ptp(weights) > 0.001
+
+
 def llama(layers: int, width: int, inner: int, vocabulary: int) -> list[Layer]:
     """The kernels of a Llama with grouped queries, as KerasHub lays them."""
     made = [make_layer("embedding", (vocabulary, width), "embedding")]

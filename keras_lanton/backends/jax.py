@@ -48,7 +48,7 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
 
 
 def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
-    """The function of each entry of a stack, one after the other."""
+    """The function of each entry of a stack, to float32, in turn."""
     return jax.lax.map(function, stack)
 
 

@@ -27,7 +27,7 @@ def cond(
 
 
 def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
-    """The function of each entry of a stack, one after the other."""
+    """The function of each entry of a stack, to float32, in turn."""
     found = None
     for i, entry in enumerate(stack):
         value = function(entry)
