@@ -1,9 +1,4 @@
-"""Which form of Newton-Schulz is the cheapest stable one on this machine.
-
-In units of s^3, with s the short side and r the aspect ratio, five rows cost
-20 r + 10 in the standard form and 34 + 4 r in the Gram form. Where symmetric
-products cost half, both get cheaper, and the Gram form from r = 1 on.
-"""
+"""Which form of Newton-Schulz is the cheapest stable one on this machine."""
 
 import functools
 from collections.abc import Callable
@@ -23,9 +18,6 @@ Tensor = Any
 
 backend = backends.load()
 
-# Aspect ratios above which the Gram form is cheaper.
-DENSE_CROSSOVER = 1.5
-SYMMETRIC_CROSSOVER = 1.2
 # Short sides from which a CPU is faster with one matrix at a time, and with
 # products in blocks: more blocks save little more and take long to compile.
 ONE_BY_ONE_FROM = 64
@@ -64,7 +56,7 @@ def products(side: int) -> Products:
     if backend.device() == "cpu" and side >= BLOCKS_FROM:
         return BlockProducts(BLOCKS)
     if backends.uses_gpu_kernels() and backend.device() == "gpu":
-        return Products(backend.gpu_product)
+        return Products(backend.gpu_product, share=0.5)
     return DENSE
 
 
@@ -107,8 +99,7 @@ def polar_form(
         "dtype": dtype,
         "products": products(short),
     }
-    dense = options["products"] is DENSE
-    if long <= short * (DENSE_CROSSOVER if dense else SYMMETRIC_CROSSOVER):
+    if long / short <= crossover(options["products"].share):
         return one_by_one(functools.partial(newton_schulz, **options), short)
     precision = dtype
     if dtype == "float32" and backend.device() != "cpu":
@@ -116,3 +107,17 @@ def polar_form(
     restarts = restart_rows(tuple(rows), precision)
     form = functools.partial(gram_newton_schulz, restarts=restarts, **options)
     return one_by_one(form, short)
+
+
+def crossover(share: float) -> float:
+    """Aspect ratio r from which the Gram form has less to multiply.
+
+    With symmetric products at a share c of dense ones, T rows and k restarts
+    the standard form costs T (2 c r + 2 c + 2 r), the Gram form
+    (1 + k) (2 c r + 2 r) + (8 T - 6 - 6 k) c, in units of the short side
+    cubed: equal at r = 3 c / (1 + c), for any T and k.
+
+    Args:
+        share: What a symmetric product costs of a dense one, above 0.
+    """
+    return 3.0 * share / (1.0 + share)

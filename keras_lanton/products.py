@@ -28,12 +28,16 @@ class Products:
     Args:
         symmetric: Product of two factors whose product is symmetric,
             `(..., s, k)` times `(..., k, s)`.
+        share: What a symmetric product costs of a dense one.
     """
 
     def __init__(
-        self, symmetric: Callable[[Tensor, Tensor], Tensor] = ops.matmul
+        self,
+        symmetric: Callable[[Tensor, Tensor], Tensor] = ops.matmul,
+        share: float = 1.0,
     ) -> None:
         self.symmetric = symmetric
+        self.share = share
 
     def split(self, X: Tensor) -> Any:
         """X in the form that the other methods take."""
@@ -97,7 +101,7 @@ class BlockProducts(Products):
     """
 
     def __init__(self, blocks: int) -> None:
-        super().__init__()
+        super().__init__(share=(blocks + 1) / (2 * blocks))
         self.numbers = range(blocks)
 
     def split(self, X: Tensor) -> Blocks:

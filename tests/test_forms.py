@@ -1,0 +1,95 @@
+"""Which form of Newton-Schulz is taken where."""
+
+import pytest
+from keras import ops
+
+from keras_lanton import forms
+from keras_lanton import use_gpu_kernels
+from keras_lanton.polar import DENSE
+from keras_lanton.polar import coefficient_rows
+from keras_lanton.polar import gram_newton_schulz
+from keras_lanton.polar import newton_schulz
+from keras_lanton.products import BlockProducts
+
+
+def form_of(d_in: int, d_out: int, dtype: str = "auto") -> object:
+    rows = coefficient_rows("jordan", 5)
+    form = forms.polar_form(d_in, d_out, rows=rows, dtype=dtype)
+    return form.args[0] if form.func is forms.backend.each else form
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75, 0.5])
+@pytest.mark.parametrize(("rows", "restarts"), [(5, 0), (5, 2), (8, 1)])
+def test_crossover(share: float, rows: int, restarts: int) -> None:
+    r = forms.crossover(share)
+    both = 2 * share * r + 2 * r  # X X^T, and a product with X
+    standard = rows * (both + 2 * share)
+    # A row squares R, and multiplies Q and twice R, but for the Q of the
+    # first row after a start and the R of the last.
+    gram = (restarts + 1) * both + share * 2 * (4 * rows - 3 * (restarts + 1))
+    assert standard == pytest.approx(gram)
+
+
+def test_gram_form_where_it_is_cheaper() -> None:
+    assert form_of(32, 40).func is newton_schulz
+    assert form_of(32, 64).func is gram_newton_schulz
+    assert form_of(64, 32).func is gram_newton_schulz
+    assert form_of(512, 512).func is newton_schulz
+    # Three quarters of a symmetric product: from a lower aspect ratio on.
+    assert form_of(512, 700).func is gram_newton_schulz
+
+
+def test_blocks_and_single_matrices_on_a_cpu_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forms.backend, "device", lambda: "cpu")
+    assert isinstance(forms.products(1024), BlockProducts)
+    assert forms.products(64) is DENSE
+    assert forms.one_by_one(ops.abs, 1024) is not ops.abs
+    assert forms.one_by_one(ops.abs, 16) is ops.abs
+    monkeypatch.setattr(forms.backend, "device", lambda: "gpu")
+    assert forms.products(1024) is DENSE
+    assert forms.one_by_one(ops.abs, 1024) is ops.abs
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", "float32"), ("gpu", "float16"), ("tpu", "bfloat16")],
+)
+def test_dtype_and_restarts_by_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: str
+) -> None:
+    monkeypatch.setattr(forms.backend, "device", lambda: device)
+    assert forms.working_dtype("auto") == dtype
+    assert forms.working_dtype("bfloat16") == "bfloat16"
+    restarts = form_of(64, 256).keywords["restarts"]
+    assert bool(restarts) == (device != "cpu")
+    # Float32 on a GPU may be rounded to TensorFloat-32.
+    for rounded in (True, False):
+        monkeypatch.setattr(
+            forms.backend, "tensorfloat32", lambda rounded=rounded: rounded
+        )
+        restarts = form_of(64, 256, "float32").keywords["restarts"]
+        assert bool(restarts) == (device != "cpu" and rounded)
+
+
+@pytest.mark.parametrize("enabled", [1, None, "yes"])
+def test_gpu_kernels_are_on_or_off(enabled: object) -> None:
+    with pytest.raises(ValueError, match="Received: enabled="):
+        use_gpu_kernels(enabled)
+
+
+def test_gpu_kernels_where_there_are_some() -> None:
+    if forms.backend.gpu_product is None:
+        with pytest.raises(ValueError, match="Received: KERAS_BACKEND="):
+            use_gpu_kernels()
+        return
+    use_gpu_kernels()
+    try:
+        assert forms.backends.uses_gpu_kernels()
+        # Nothing changes on a CPU.
+        if forms.backend.device() == "cpu":
+            assert forms.products(64) is DENSE
+    finally:
+        use_gpu_kernels(False)
+    assert not forms.backends.uses_gpu_kernels()
