@@ -12,7 +12,7 @@ from keras_lanton.plan import Plan
 from keras_lanton.roles import Layer
 from keras_lanton.roles import make_layer
 
-SHAPES = [*[(64, 64)] * 20, *[(64, 128)] * 10, *[(128, 64)] * 10, (64,), (9,)]
+SHAPES = [*[(64, 64)] * 10, *[(64, 128)] * 5, *[(128, 64)] * 5, (64,), (9,)]
 BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int64": 8}
 
 
@@ -49,7 +49,7 @@ def test_momentum_as_reference_needs_one_copy() -> None:
 
 
 def test_only_a_share_of_the_previous_gradient_is_kept() -> None:
-    # 5 of 40 matrices, as many as are measured on one step; observed: 1.105.
+    # What is measured on one step: one matrix of ten; observed: 1.10.
     assert state_over_weights() < 1.15
     assert 1.99 < state_over_weights(noise_schedule="interval") < 2.01
     bfloat16 = state_over_weights(
@@ -87,8 +87,8 @@ def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
 )
 def test_half_the_state_moves_almost_alike(options: dict) -> None:
     reference = options.get("noise_reference", "previous_gradient")
-    _, expected = train(5, noise_interval=2, noise_reference=reference)
-    optimizer, found = train(5, noise_interval=2, **options)
+    _, expected = train(3, noise_interval=2, noise_reference=reference)
+    optimizer, found = train(3, noise_interval=2, **options)
     kept = {
         keras.backend.standardize_dtype(v.dtype) for v in optimizer.variables
     }

@@ -129,9 +129,9 @@ def gaussian(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, "float32")
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3])
+@pytest.mark.parametrize("blocks", [1, 3])
 @pytest.mark.parametrize("form", [newton_schulz, gram_newton_schulz])
-@pytest.mark.parametrize("shape", [(3, 7, 7), (12, 5), (2, 6, 9), (2, 8, 30)])
+@pytest.mark.parametrize("shape", [(3, 7, 7), (12, 5), (2, 6, 9)])
 def test_blocks_give_the_same(shape: tuple, form: object, blocks: int) -> None:
     X, rows = gaussian(*shape), coefficient_rows("jordan", 5)
     found = form(ops.convert_to_tensor(X), rows, products=BlockProducts(blocks))
@@ -140,8 +140,8 @@ def test_blocks_give_the_same(shape: tuple, form: object, blocks: int) -> None:
     )
 
 
-@pytest.mark.parametrize("restarts", [(), (1,), (2,), (1, 3), (1, 2, 3, 4)])
-@pytest.mark.parametrize("shape", [(5, 12), (12, 5), (8, 20), (1, 7)])
+@pytest.mark.parametrize("restarts", [(), (2,), (1, 3)])
+@pytest.mark.parametrize("shape", [(5, 12), (12, 5)])
 @pytest.mark.parametrize("name", COEFFICIENTS)
 def test_gram_form_is_the_standard_form(
     name: str, shape: tuple, restarts: tuple
@@ -154,7 +154,7 @@ def test_gram_form_is_the_standard_form(
 
 
 @pytest.mark.parametrize("name", COEFFICIENTS)
-@pytest.mark.parametrize("rank", [1, 4, 64])
+@pytest.mark.parametrize("rank", [1, 64])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("form", [newton_schulz, gram_newton_schulz])
 def test_low_rank_does_not_diverge(
