@@ -16,8 +16,8 @@ THREADS := OMP_NUM_THREADS=1
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo sweep test test-newest test-oldest test-slow bench bench-loss bench-gpu \
-  lint format clean
+.PHONY: help demo sweep test test-newest test-oldest test-slow bench \
+  bench-loss bench-gpu lint format clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'

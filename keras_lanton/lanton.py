@@ -290,7 +290,8 @@ class Lanton(LayerwiseOptimizer):
         eta_l = eta * ratio * ops.take(moves, self._plan.owners)
 
         # Lines 6 and 10: s O at the rate of each matrix, decay at the base
-        # rate; one stack after the other, so that no more is in memory.
+        # rate; one stack after the other, which keeps memory low where steps
+        # are eager.
         s_eta_l = self._step_scales() * eta_l
         keep = backend.unpack(1.0 - eta * self._weight_decays() * moves)
         X = list(X)
@@ -688,7 +689,7 @@ def _share(
     count = len(measuring.shares)
     branches = [functools.partial(gather, i) for i in range(count)]
 
-    def share(*_: Tensor) -> Tensor:
+    def share() -> Tensor:
         return gather(0) if count == 1 else backend.switch(turn, branches)
 
     if otherwise is None:

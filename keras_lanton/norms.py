@@ -147,10 +147,10 @@ def svd_nuclear_norm(D: Tensor) -> Tensor:
     """Nuclear norm of each matrix by its singular values: exact.
 
     Args:
-        D: `(batch, m, n)`, float32.
+        D: `(..., m, n)`, float32.
 
     Returns:
-        `(batch,)`, float32; NaN where D is not finite.
+        `(...)`, float32; NaN where D is not finite.
     """
     D, nan = _finite(D)
     values = ops.svd(D, compute_uv=False)
@@ -167,12 +167,12 @@ def randomized_svd_nuclear_norm(
     matrix per shape, so the value is the same on every backend and step.
 
     Args:
-        D: `(batch, m, n)`, float32.
+        D: `(..., m, n)`, float32.
         rank: Columns of the sketch, at most min(m, n) are used.
         power_iterations: Times that D D^T is applied to the sketch.
 
     Returns:
-        `(batch,)`, float32; NaN where D is not finite.
+        `(...)`, float32; NaN where D is not finite.
 
     References:
         Halko, Martinsson and Tropp 2011, algorithm 4.4.
@@ -199,13 +199,13 @@ def lanczos_nuclear_norm(
     the truth for noise, low rank and power laws alike, on every shape.
 
     Args:
-        D: `(batch, m, n)`, float32.
+        D: `(..., m, n)`, float32.
         rank: Leading directions taken apart.
         probes: Number of random probes.
         steps: Lanczos steps, at least 2.
 
     Returns:
-        `(batch,)`, float32; NaN where D is not finite. Matrices whose short
+        `(...)`, float32; NaN where D is not finite. Matrices whose short
         side is at most four times the rank are so small that ten rows of
         Newton-Schulz are cheaper, and closer: <D, polar(D)>.
 

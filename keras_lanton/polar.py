@@ -147,13 +147,13 @@ def newton_schulz(
     X <- a X + (b A + c A^2) X, A = X X^T, on the short side.
 
     Args:
-        X: `(batch, m, n)`, any float dtype.
+        X: `(..., m, n)`, any float dtype.
         rows: Coefficients, one row per step.
         dtype: Of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
 
     Returns:
-        `(batch, m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
+        `(..., m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
         singular value above about 1e-3 of the Frobenius norm.
 
     References:
@@ -188,7 +188,7 @@ def gram_newton_schulz(
     indefinite, which grows with every row: a restart builds R anew.
 
     Args:
-        X: `(batch, m, n)`, any float dtype.
+        X: `(..., m, n)`, any float dtype.
         rows: Coefficients, one row per step.
         restarts: Numbers of the rows before which to restart, see
             `restart_rows`.
@@ -196,7 +196,7 @@ def gram_newton_schulz(
         products: How matrices are multiplied.
 
     Returns:
-        `(batch, m, n)`, float32.
+        `(..., m, n)`, float32.
 
     References:
         Zhang, Amsel, Chen and Dao 2026, Gram Newton-Schulz:

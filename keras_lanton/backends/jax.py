@@ -47,9 +47,8 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return branches[int(index)]()
 
 
-def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
-    """The function of each entry of a stack, to float32, in turn."""
-    return jax.lax.map(function, stack)
+# The function of each entry of a stack, to float32, in turn.
+each: Callable[..., Any] = jax.lax.map
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
@@ -87,11 +86,11 @@ def full_precision() -> contextlib.AbstractContextManager[Any]:
 
 
 def gpu_product(A: Tensor, B: Tensor) -> Tensor:
-    """A B where it is symmetric, by a Pallas kernel from size 1024 on."""
-    if A.shape[-2] < 1024:
-        return jnp.matmul(A, B)
+    """A B where it is symmetric, by a Pallas kernel."""
     from keras_lanton.backends import pallas_kernels
 
+    if A.shape[-2] < pallas_kernels.MIN_SIDE:
+        return jnp.matmul(A, B)
     return pallas_kernels.symmetric_product(A, B)
 
 

@@ -9,6 +9,9 @@ from jax.experimental.pallas import triton as plgpu
 
 Tensor = Any
 
+# Smaller sides go to the dense product; as in triton_kernels, not measured.
+MIN_SIDE = 1024
+
 DTYPES = ("float32", "float16", "bfloat16")
 
 
