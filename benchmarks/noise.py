@@ -10,6 +10,9 @@ is the same everywhere: the spread is its largest over its smallest mean, over
 all shapes and cases; 1 is fair.
 """
 
+import functools
+import math
+
 import common
 import numpy as np
 
@@ -63,25 +66,28 @@ def make_case(case, m, n, seed):
 
 
 def make_estimator(name):
-    """A function of a stack, as Lanton would call it."""
-    from keras import ops
-
+    """The nuclear norms of a stack, as Lanton asks for them."""
     from keras_lanton import norms
     from keras_lanton.polar import coefficient_rows
-    from keras_lanton.polar import newton_schulz
 
     kind, _, coefficients = name.partition(" ")
-    if kind == "newton_schulz":
-        rows = coefficient_rows(coefficients, 5)
-        return lambda D: ops.sum(D * newton_schulz(D, rows), axis=(-2, -1))
-    if kind == "randomized_svd":
-        return lambda D: norms.randomized_svd_nuclear_norm(
-            D, rank=6, power_iterations=2
-        )
-    return {
-        "lanczos": norms.lanczos_nuclear_norm,
-        "svd": norms.svd_nuclear_norm,
-    }[kind]
+    spectral = norms.Spectral(
+        rows=coefficient_rows(coefficients or "jordan", 5),
+        nuclear_norm={
+            "newton_schulz": None,
+            "randomized_svd": functools.partial(
+                norms.randomized_svd_nuclear_norm, rank=6, power_iterations=2
+            ),
+            "lanczos": norms.lanczos_nuclear_norm,
+            "svd": norms.svd_nuclear_norm,
+        }[kind],
+    )
+
+    def estimate(D):
+        d_in, d_out = D.shape[-2:]
+        return spectral.dual(D) / math.sqrt(d_out / d_in)
+
+    return estimate
 
 
 def measure_ratios(args, estimators):
