@@ -419,14 +419,22 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
 
             size = backend.abs_sums(G)
             finite = ops.all(ops.isfinite(size))
-            step = functools.partial(
-                self.step, G, active=size != 0, eta=eta, t=t
-            )
+            active = size != 0
+            masks = self.nonfinite == "skip" and backend.is_compiled(finite)
+            if masks:
+                # A conditional around all variables takes long to compile. A
+                # step of no active layer changes no tensor of a layer, and
+                # does not look at G.
+                active = ops.logical_and(active, finite)
+            step = functools.partial(self.step, G, active=active, eta=eta, t=t)
             runs = self._runs(finite)
             if runs is None:
                 X_new, new_state = step(X, state)
             else:
                 X_new, new_state = backend.replace_if(runs, step, X, state)
+            for name, old in state.items():
+                if masks and not isinstance(old, list):
+                    new_state[name] = ops.where(finite, new_state[name], old)
 
             self._assign_all(self._moving_variables(), X, X_new)
             for name, variable in self._plan.state.items():
@@ -465,7 +473,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     def _runs(self, finite: Tensor) -> Tensor | None:
         """Whether the step is taken, a boolean scalar; None if always."""
         closes_window = self._is_update_step()
-        if self.nonfinite == "propagate":
+        if self.nonfinite == "propagate" or backend.is_compiled(finite):
             return closes_window
         if closes_window is None:
             return finite

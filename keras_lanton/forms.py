@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_lanton import backends
-from keras_lanton.polar import DENSE
 from keras_lanton.polar import Row
 from keras_lanton.polar import gram_newton_schulz
 from keras_lanton.polar import newton_schulz
@@ -54,10 +53,10 @@ def products(side: int) -> Products:
         for large matrices on a CPU.
     """
     if backend.device() == "cpu" and side >= BLOCKS_FROM:
-        return BlockProducts(BLOCKS)
+        return BlockProducts(BLOCKS, backend.add_products)
     if backends.uses_gpu_kernels() and backend.device() == "gpu":
         return Products(backend.gpu_product, share=0.5)
-    return DENSE
+    return Products(add=backend.add_products)
 
 
 def one_by_one(

@@ -282,8 +282,11 @@ class Lanton(LayerwiseOptimizer):
         # Line 5: c = 1 - b1, but 1 at a layer's first gradient (B_0 = G_1)
         # and 0 without a gradient.
         first = state["last_step"] == 0
-        c = backend.unpack(ops.where(first, 1.0, 1.0 - self.beta_1) * moves)
-        B = backend.lerp(B_last, G, c)
+        c = ops.where(first, 1.0, 1.0 - self.beta_1) * moves
+        ahead = ops.minimum(c, 1.0 - self.beta_1)
+        keep = 1.0 - eta * self._weight_decays() * moves
+        c, ahead, keep = backend.unpack(c, ahead, keep)
+        B = backend.lerp(B_last, G, c, in_place=True)
 
         # Lines 8 and 9.
         ratio = self._ratio(measured["noise"], measured["measurements"])
@@ -293,10 +296,11 @@ class Lanton(LayerwiseOptimizer):
         # rate; one stack after the other, which keeps memory low where steps
         # are eager.
         s_eta_l = self._step_scales() * eta_l
-        keep = backend.unpack(1.0 - eta * self._weight_decays() * moves)
         X = list(X)
         for stack, matrices in self._plan.stacks:
-            M = self._lookahead(B, G, stack.indices) if self.nesterov else B
+            M = B
+            if self.nesterov:
+                M = _lookahead(B, G, ahead, stack.indices)
             O = self.norms[stack.role].lmo(stack.gather(M))
             O = ops.take(s_eta_l, matrices)[:, None, None] * O
             moved = backend.move(
@@ -314,13 +318,6 @@ class Lanton(LayerwiseOptimizer):
         last_step = ops.where(active, t, state["last_step"])
         new = {**measured, "momentum": momentum, "last_step": last_step}
         return X, {**state, **new}
-
-    def _lookahead(
-        self, B: Sequence[Tensor], G: Sequence[Tensor], indices: Sequence[int]
-    ) -> dict[int, Tensor]:
-        """Nesterov's b1 B_t + (1 - b1) G_t of some layers."""
-        b1 = self.beta_1
-        return {i: b1 * B[i] + (1.0 - b1) * G[i] for i in indices}
 
     def _measure(
         self,
@@ -343,28 +340,29 @@ class Lanton(LayerwiseOptimizer):
             The new `"noise"` and `"measurements"`, and the gradients that the
             next step compares with, if it does.
         """
-        count = len(self._plan.owners)
-        # One more than there are matrices: where a share is filled up.
-        found = ops.zeros((count + 1, 2))
-        now, coming = self._turns(t), self._turns(t + 1)
+        turns = self._turns(t)
+        duals = []
         for k, (measuring, turn) in enumerate(
-            zip(self._plan.rounds, now, strict=True)
+            zip(self._plan.rounds, *backend.unpack(turns), strict=True)
         ):
-            d = backend.cond(
-                turn < len(measuring.shares),
-                functools.partial(self._dual, k, turn, G, B_last, state),
-                functools.partial(ops.zeros, (measuring.size,)),
+            dual = functools.partial(self._dual, k, turn, G, B_last, state)
+            duals.append(
+                backend.cond(
+                    turn < len(measuring.shares),
+                    dual,
+                    functools.partial(ops.zeros, (measuring.size,)),
+                )
+                if measuring.pauses
+                else dual()
             )
-            matrices = ops.convert_to_tensor(measuring.matrices)
-            found = ops.scatter_update(
-                found,
-                ops.take(matrices, turn, axis=0)[:, None],
-                ops.stack([d, ops.ones_like(d)], axis=-1),
-            )
-        d = ops.convert_to_tensor(self._plan.flips) * found[:count, 0]
+        places = self._plan.places
+        d = ops.take(ops.concatenate(duals), places.slots)
+        d = ops.convert_to_tensor(self._plan.flips) * d
         comparable = self._comparable(state["last_step"], active, t)
         known = ops.logical_and(
-            found[:count, 1] > 0, ops.take(comparable, self._plan.owners)
+            ops.take(turns, places.rounds)
+            == ops.convert_to_tensor(places.shares),
+            ops.take(comparable, self._plan.owners),
         )
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         new = {
@@ -372,6 +370,11 @@ class Lanton(LayerwiseOptimizer):
             "measurements": state["measurements"] + ops.cast(known, "int32"),
         }
         if "previous_gradient" in state:
+            # Without any gradient there is none to keep.
+            coming = ops.where(
+                ops.any(active), self._turns(t + 1), self._plan.pauses
+            )
+            (coming,) = backend.unpack(coming)
             new["previous_gradient"] = [
                 _share(measuring, turn, G, otherwise=old)
                 for measuring, turn, old in zip(
@@ -383,19 +386,17 @@ class Lanton(LayerwiseOptimizer):
             ]
         return new
 
-    def _turns(self, t: Tensor) -> list[Any]:
+    def _turns(self, t: Tensor) -> Tensor:
         """The share of each round whose turn it is on step t.
 
         Returns:
-            Integer scalars; the number of its shares where a round pauses.
+            `(rounds,)` int32; the number of its shares where a round pauses.
         """
         first = 1 if self.noise_reference == "independent_gradient" else 2
         rounds = self._plan.rounds
         late = np.array([first + r.offset for r in rounds], "int32")
-        pause = np.array([len(r.shares) for r in rounds], "int32")
         turns = ops.mod(t - ops.convert_to_tensor(late), self.noise_interval)
-        turns = ops.minimum(turns, ops.convert_to_tensor(pause))
-        return list(backend.unpack(turns))
+        return ops.minimum(turns, ops.convert_to_tensor(self._plan.pauses))
 
     def _dual(
         self,
@@ -664,6 +665,19 @@ def _wide(x: Tensor) -> Tensor:
     return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
 
 
+def _lookahead(
+    B: Sequence[Tensor],
+    G: Sequence[Tensor],
+    weights: Sequence[Any],
+    indices: Sequence[int],
+) -> dict[int, Tensor]:
+    """Nesterov's b1 B_t + (1 - b1) G_t of some layers."""
+    found = backend.lerp(
+        *([tensors[i] for i in indices] for tensors in (B, G, weights))
+    )
+    return dict(zip(indices, found, strict=True))
+
+
 def _share(
     measuring: Round,
     turn: Any,
@@ -690,7 +704,12 @@ def _share(
     branches = [functools.partial(gather, i) for i in range(count)]
 
     def share() -> Tensor:
-        return gather(0) if count == 1 else backend.switch(turn, branches)
+        if count == 1:
+            return gather(0)
+        if measuring.is_small and not isinstance(turn, int):
+            shares = measuring.gather_all(tensors)
+            return ops.cast(ops.take(shares, turn, axis=0), dtype)
+        return backend.switch(turn, branches)
 
     if otherwise is None:
         return share()

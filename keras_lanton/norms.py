@@ -251,25 +251,26 @@ def _quadrature(
     Returns:
         Nodes and weights, `(batch, probes, steps)`.
     """
-    diagonal, beside = [], []
-    before = ops.zeros_like(z)
-    z, beta = _unit_columns(z)
-    for i in range(steps):
-        y = apply(z) - (beta * before if i else 0.0)
+    numbers = np.arange(steps)[:, None]
+
+    def step(i: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        before, beta, z, diagonal, beside = carry
+        y = apply(z) - beta * before
         alpha = ops.sum(y * z, axis=-2, keepdims=True)
-        before, (z, beta) = z, _unit_columns(y - alpha * z)
-        diagonal.append(alpha)
-        beside.append(beta)
+        after, beta = _unit_columns(y - alpha * z)
+        diagonal = ops.where(numbers == i, alpha, diagonal)
+        beside = ops.where(numbers == i, beta, beside)
+        return z, beta, after, diagonal, beside
+
+    z, length = _unit_columns(z)
+    empty = ops.zeros((*z.shape[:-2], steps, z.shape[-1]))
+    start = (ops.zeros_like(z), ops.zeros_like(length), z, empty, empty)
+    *_, diagonal, beside = ops.fori_loop(0, steps, step, start)
     on, above = np.eye(steps, dtype="float32"), np.eye(steps, k=1)
-    T = _columns(diagonal) * on
-    U = _columns(beside) * above.astype("float32")
+    T = transposed(diagonal)[..., None] * on
+    U = transposed(beside)[..., None] * above.astype("float32")
     nodes, vectors = _eigh(T + U + transposed(U))
     return nodes, vectors[..., 0, :] ** 2
-
-
-def _columns(entries: list[Tensor]) -> Tensor:
-    """List of `(batch, 1, probes)` to `(batch, probes, len, 1)`."""
-    return transposed(ops.concatenate(entries, axis=-2))[..., None]
 
 
 def _unit_columns(z: Tensor) -> tuple[Tensor, Tensor]:

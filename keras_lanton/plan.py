@@ -11,7 +11,9 @@ import numpy as np
 
 from keras_lanton import roles
 from keras_lanton.roles import Layer
+from keras_lanton.rounds import Places
 from keras_lanton.rounds import Round
+from keras_lanton.rounds import find_places
 from keras_lanton.rounds import make_rounds
 from keras_lanton.stacks import Stack
 from keras_lanton.stacks import equal_stacks
@@ -58,6 +60,9 @@ class Plan:
         # What is orthogonalized together, and what is measured together.
         self.stacks: list[tuple[Stack, np.ndarray]] = []
         self.rounds: list[Round] = []
+        self.places: Places = find_places([], [])
+        # For each round, the turn on which no share of it is measured.
+        self.pauses: np.ndarray = np.zeros(0, "int32")
         # The count of skipped steps when `apply` was entered.
         self.skipped_before: Any = None
 
@@ -128,6 +133,8 @@ class Plan:
             staggered=staggered,
             max_bytes=max_temporary_bytes,
         )
+        self.places = find_places(self.rounds, layers)
+        self.pauses = np.array([len(r.shares) for r in self.rounds], "int32")
 
     def temporary_bytes(self) -> int:
         """The most that one stack or share needs beyond the state."""

@@ -166,8 +166,8 @@ def newton_schulz(
     X = products.split(ops.cast(X * _inverse_norm(X), dtype))
     for a, b, c in rows:
         A = products.gram(X)
-        P = b * A + c * products.commuting(A, A)
-        X = a * X + products.apply(P, X)
+        P = products.commuting(A, A, A, beta=b, alpha=c)
+        X = products.apply(P, X, beta=a)
     X = ops.cast(products.join(X), "float32")
     return transposed(X) if tall else X
 
@@ -218,15 +218,15 @@ def _gram_factor(X: Any, rows: Sequence[Row], products: Products) -> Any:
     """Q with Q X = the rows' map of X: between two restarts."""
     R = products.gram(X)
     a, b, c = rows[0]
-    Z = b * R + c * products.commuting(R, R)
+    Z = products.commuting(R, R, R, beta=b, alpha=c)
     # `a` is not folded into Z: half precision would round it.
     Q = Z + a * products.identity(X)
     for b_next in rows[1:]:
-        RZ = a * R + products.commuting(R, Z)
-        R = a * RZ + products.commuting(Z, RZ)
+        RZ = products.commuting(R, R, Z, beta=a)
+        R = products.commuting(RZ, Z, RZ, beta=a)
         a, b, c = b_next
-        Z = b * R + c * products.commuting(R, R)
-        Q = a * Q + products.commuting(Q, Z)
+        Z = products.commuting(R, R, R, beta=b, alpha=c)
+        Q = products.commuting(Q, Q, Z, beta=a)
     return Q
 
 

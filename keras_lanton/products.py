@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from keras import ops
@@ -22,22 +23,37 @@ def transposed(X: Tensor) -> Tensor:
     return ops.swapaxes(X, -2, -1)
 
 
+def add_products(
+    C: Tensor,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    *,
+    beta: float,
+    alpha: float,
+) -> Tensor:
+    """The sum beta C + alpha (A_1 B_1 + A_2 B_2 + ...) of each matrix."""
+    total = sum(ops.matmul(A, B) for A, B in factors)
+    return beta * C + (total if alpha == 1.0 else alpha * total)
+
+
 class Products:
-    """Products of whole matrices; with the default the reference.
+    """Products of whole matrices; with the defaults the reference.
 
     Args:
         symmetric: Product of two factors whose product is symmetric,
-            `(..., s, k)` times `(..., k, s)`.
+            `(..., s, k)` times `(..., k, s)`. Defaults to a plain one.
         share: What a symmetric product costs of a dense one.
+        add: The backend's `add_products`.
     """
 
     def __init__(
         self,
-        symmetric: Callable[[Tensor, Tensor], Tensor] = ops.matmul,
+        symmetric: Callable[[Tensor, Tensor], Tensor] | None = None,
         share: float = 1.0,
+        add: Callable[..., Tensor] = add_products,
     ) -> None:
         self.symmetric = symmetric
         self.share = share
+        self.add = add
 
     def split(self, X: Tensor) -> Any:
         """X in the form that the other methods take."""
@@ -53,15 +69,21 @@ class Products:
 
     def gram(self, X: Any) -> Any:
         """X X^T."""
-        return self.symmetric(X, transposed(X))
+        return (self.symmetric or ops.matmul)(X, transposed(X))
 
-    def commuting(self, A: Any, B: Any) -> Any:
-        """A B, of two symmetric matrices that commute."""
-        return self.symmetric(A, B)
+    def commuting(
+        self, C: Any, A: Any, B: Any, *, beta: float, alpha: float = 1.0
+    ) -> Any:
+        """The sum beta C + alpha A B, of symmetric matrices that commute."""
+        if self.symmetric is not None:
+            return beta * C + alpha * self.symmetric(A, B)
+        return self.add(C, [(A, B)], beta=beta, alpha=alpha)
 
-    def apply(self, A: Any, X: Any) -> Any:
-        """A X, of a symmetric A."""
-        return ops.matmul(A, X)
+    def apply(self, A: Any, X: Any, *, beta: float = 0.0) -> Any:
+        """The sum beta X + A X, of a symmetric A."""
+        if beta == 0.0:
+            return ops.matmul(A, X)
+        return self.add(X, [(A, X)], beta=beta, alpha=1.0)
 
     def identity(self, X: Any) -> Any:
         """The identity that A X leaves as X."""
@@ -98,10 +120,13 @@ class BlockProducts(Products):
 
     Args:
         blocks: Number of blocks along the short side.
+        add: The backend's `add_products`.
     """
 
-    def __init__(self, blocks: int) -> None:
-        super().__init__(share=(blocks + 1) / (2 * blocks))
+    def __init__(
+        self, blocks: int, add: Callable[..., Tensor] = add_products
+    ) -> None:
+        super().__init__(share=(blocks + 1) / (2 * blocks), add=add)
         self.numbers = range(blocks)
 
     def split(self, X: Tensor) -> Blocks:
@@ -127,22 +152,35 @@ class BlockProducts(Products):
         """X X^T."""
         return self._lower(lambda i, j: X.at[i] @ transposed(X.at[j]))
 
-    def commuting(self, A: Blocks, B: Blocks) -> Blocks:
-        """A B, of two symmetric matrices that commute."""
-        return self._lower(
-            lambda i, j: sum(
-                A.symmetric(i, k) @ B.symmetric(k, j) for k in self.numbers
-            )
-        )
+    def commuting(
+        self,
+        C: Blocks,
+        A: Blocks,
+        B: Blocks,
+        *,
+        beta: float,
+        alpha: float = 1.0,
+    ) -> Blocks:
+        """The sum beta C + alpha A B, of symmetric matrices that commute."""
 
-    def apply(self, A: Blocks, X: Blocks) -> Blocks:
-        """A X, of a symmetric A."""
-        return Blocks(
-            {
-                i: sum(A.symmetric(i, k) @ X.at[k] for k in self.numbers)
-                for i in self.numbers
-            }
-        )
+        def block(i: int, j: int) -> Tensor:
+            factors = [
+                (A.symmetric(i, k), B.symmetric(k, j)) for k in self.numbers
+            ]
+            return self.add(C.at[i, j], factors, beta=beta, alpha=alpha)
+
+        return self._lower(block)
+
+    def apply(self, A: Blocks, X: Blocks, *, beta: float = 0.0) -> Blocks:
+        """The sum beta X + A X, of a symmetric A."""
+
+        def block(i: int) -> Tensor:
+            factors = [(A.symmetric(i, k), X.at[k]) for k in self.numbers]
+            if beta == 0.0:
+                return sum(ops.matmul(*pair) for pair in factors)
+            return self.add(X.at[i], factors, beta=beta, alpha=1.0)
+
+        return Blocks({i: block(i) for i in self.numbers})
 
     def identity(self, X: Blocks) -> Blocks:
         """The identity that A X leaves as X."""

@@ -21,6 +21,8 @@ from keras_lanton.stacks import positions
 
 Tensor = Any
 
+SMALL_BYTES = 2**22
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Round:
@@ -31,17 +33,17 @@ class Round:
 
     Args:
         size: Matrices in each share; the last one is filled up with zeros.
-        shares: Parts of the stack.
+        stack: The stack.
+        shares: Its parts.
         offset: Steps by which this round starts late.
-        matrices: `(shares + 1, size)` int32: positions of the shares'
-            matrices among those of all layers; where a share is filled up,
-            and in the last row, the number of all matrices.
+        pauses: Whether there are steps on which no share is measured.
     """
 
     size: int
+    stack: Stack
     shares: tuple[Stack, ...]
     offset: int
-    matrices: np.ndarray
+    pauses: bool
 
     @property
     def role(self) -> str:
@@ -56,10 +58,27 @@ class Round:
     def gather(self, i: int, tensors: Sequence[Tensor]) -> Tensor:
         """Share i of the layers' tensors, `shape`, filled up with zeros."""
         share = self.shares[i].gather(tensors)
-        missing = self.size - len(self.shares[i])
-        if not missing:
-            return share
-        return ops.pad(share, ((0, missing), (0, 0), (0, 0)))
+        return _filled_up(share, self.size - len(self.shares[i]))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the whole stack is gathered faster than a share chosen."""
+        area = self.stack.rows * self.stack.columns
+        return 4 * len(self.stack) * area <= SMALL_BYTES
+
+    def gather_all(self, tensors: Sequence[Tensor]) -> Tensor:
+        """All shares of the layers' tensors, `(shares, *shape)`."""
+        whole = self.stack.gather(tensors)
+        count = len(self.shares)
+        whole = _filled_up(whole, count * self.size - len(self.stack))
+        return ops.reshape(whole, (count, *self.shape))
+
+
+def _filled_up(stack: Tensor, missing: int) -> Tensor:
+    """The stack with zeros behind it."""
+    if not missing:
+        return stack
+    return ops.pad(stack, ((0, missing), (0, 0), (0, 0)))
 
 
 def make_rounds(
@@ -101,13 +120,45 @@ def make_rounds(
         peaks = [np.max(load + np.roll(added, k)) for k in range(len(load))]
         offset = int(np.argmin(peaks))
         load += np.roll(added, offset)
-        table = np.full((len(shares) + 1, size), count, "int32")
-        for row, share in zip(table, shares, strict=False):
-            row[: len(share)] = positions(share, layers)
         rounds[int(i)] = Round(
-            size=size, shares=tuple(shares), offset=offset, matrices=table
+            size=size,
+            stack=stack,
+            shares=tuple(shares),
+            offset=offset,
+            pauses=len(shares) < interval,
         )
     return [rounds[i] for i in range(len(stacks))]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Places:
+    """Where each of all matrices is measured, `(matrices,)` int32 each.
+
+    Args:
+        rounds: Its round.
+        shares: Its share of that round.
+        slots: Its place in the shares of all rounds, one behind the other.
+    """
+
+    rounds: np.ndarray
+    shares: np.ndarray
+    slots: np.ndarray
+
+
+def find_places(rounds: Sequence[Round], layers: Sequence[Layer]) -> Places:
+    """Where the layers' matrices are measured."""
+    count = sum(layer.batch for layer in layers)
+    found = np.zeros((3, count), "int32")
+    start = 0
+    for k, r in enumerate(rounds):
+        numbers = np.arange(len(r.stack))
+        found[:, positions(r.stack, layers)] = (
+            np.full_like(numbers, k),
+            numbers // r.size,
+            start + numbers % r.size,
+        )
+        start += r.size
+    return Places(rounds=found[0], shares=found[1], slots=found[2])
 
 
 def _cost(stack: Stack) -> float:

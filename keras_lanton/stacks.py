@@ -6,7 +6,7 @@ into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses
-import itertools
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.roles import Layer
 from keras_lanton.views import from_matrices
 from keras_lanton.views import to_matrices
+
+backend = backends.load()
 
 Tensor = Any
 Tensors = Sequence[Tensor] | Mapping[int, Tensor]
@@ -103,20 +106,25 @@ class Stack:
         Returns:
             One tensor per part, of the layer's shape.
         """
-        ends = list(itertools.accumulate(map(len, self.parts)))
+        pieces = backend.pieces(whole, list(map(len, self.parts)))
         return [
-            part.tensor(whole[end - len(part) : end])
-            for part, end in zip(self.parts, ends, strict=True)
+            part.tensor(piece)
+            for part, piece in zip(self.parts, pieces, strict=True)
         ]
 
     def cut(self, size: int, *, whole_layers: bool = False) -> list["Stack"]:
-        """The same matrices as stacks of at most `size` each.
+        """The same matrices as few stacks of at most `size` each, about even.
+
+        Even ones share their compiled code.
 
         Args:
             size: Number of matrices, at least 1.
             whole_layers: Whether no layer may be cut; a stack may then be
                 longer, where a layer alone is.
         """
+        even = math.ceil(len(self) / math.ceil(len(self) / size))
+        unit = max(map(len, self.parts)) if whole_layers else 1
+        size = min(size, math.ceil(even / unit) * unit)
         pieces: list[list[Part]] = [[]]
         for part in self.parts:
             start = part.start

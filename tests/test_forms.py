@@ -1,15 +1,17 @@
 """Which form of Newton-Schulz is taken where."""
 
+import numpy as np
 import pytest
 from keras import ops
 
 from keras_lanton import forms
 from keras_lanton import use_gpu_kernels
-from keras_lanton.polar import DENSE
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.polar import gram_newton_schulz
 from keras_lanton.polar import newton_schulz
 from keras_lanton.products import BlockProducts
+from keras_lanton.products import Products
+from keras_lanton.products import add_products
 
 
 def form_of(d_in: int, d_out: int, dtype: str = "auto") -> object:
@@ -39,16 +41,20 @@ def test_gram_form_where_it_is_cheaper() -> None:
     assert form_of(512, 700).func is gram_newton_schulz
 
 
+def is_plain(products: Products) -> bool:
+    return type(products) is Products and products.symmetric is None
+
+
 def test_blocks_and_single_matrices_on_a_cpu_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forms.backend, "device", lambda: "cpu")
     assert isinstance(forms.products(1024), BlockProducts)
-    assert forms.products(64) is DENSE
+    assert is_plain(forms.products(64))
     assert forms.one_by_one(ops.abs, 1024) is not ops.abs
     assert forms.one_by_one(ops.abs, 16) is ops.abs
     monkeypatch.setattr(forms.backend, "device", lambda: "gpu")
-    assert forms.products(1024) is DENSE
+    assert is_plain(forms.products(1024))
     assert forms.one_by_one(ops.abs, 1024) is ops.abs
 
 
@@ -89,7 +95,26 @@ def test_gpu_kernels_where_there_are_some() -> None:
         assert forms.backends.uses_gpu_kernels()
         # Nothing changes on a CPU.
         if forms.backend.device() == "cpu":
-            assert forms.products(64) is DENSE
+            assert is_plain(forms.products(64))
     finally:
         use_gpu_kernels(False)
     assert not forms.backends.uses_gpu_kernels()
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_backend_adds_products_as_the_reference(
+    batch: tuple[int, ...], count: int
+) -> None:
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int) -> object:
+        draws = random.standard_normal((*batch, *shape)).astype("float32")
+        return ops.convert_to_tensor(draws)
+
+    C, factors = draw(5, 7), [(draw(5, 4), draw(4, 7)) for _ in range(count)]
+    found, wanted = (
+        ops.convert_to_numpy(add(C, factors, beta=-2.5, alpha=1.5))
+        for add in (forms.backend.add_products, add_products)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -12,6 +12,7 @@ from keras import ops
 from keras_lanton.roles import Layer
 from keras_lanton.roles import make_layer
 from keras_lanton.rounds import Round
+from keras_lanton.rounds import find_places
 from keras_lanton.rounds import make_rounds
 from keras_lanton.stacks import equal_stacks
 from keras_lanton.stacks import largest_size
@@ -93,21 +94,33 @@ def test_every_matrix_once_in_an_interval(
     rounds = make_rounds(
         layers, interval=interval, staggered=staggered, max_bytes=room
     )
+    measured = np.concatenate([positions(r.stack, layers) for r in rounds])
     count = sum(x.batch for x in layers)
-    measured = [
-        int(matrix)
-        for r in rounds
-        for matrix in r.matrices.ravel()
-        if matrix < count
-    ]
     assert sorted(measured) == list(range(count))
     for r in rounds:
         assert len(r.shares) <= (interval if staggered else 1)
+        assert r.pauses == (len(r.shares) < interval)
         assert 0 <= r.offset < interval
-        assert r.matrices.shape == (len(r.shares) + 1, r.size)
-        assert np.all(r.matrices[-1] == count)
         # Within the cap, but for a single matrix, which cannot be cut.
         assert r.size <= largest_size(r.shares[0], room)
+
+
+@given(kinds=kinds, interval=st.integers(1, 12))
+def test_places_are_where_the_shares_have_them(
+    kinds: list[str], interval: int
+) -> None:
+    layers = [layer(kind, i) for i, kind in enumerate(kinds)]
+    rounds = make_rounds(
+        layers, interval=interval, staggered=True, max_bytes=2**29
+    )
+    places = find_places(rounds, layers)
+    starts = np.cumsum([0, *(r.size for r in rounds)])
+    for k, r in enumerate(rounds):
+        for i, share in enumerate(r.shares):
+            for slot, matrix in enumerate(positions(share, layers), starts[k]):
+                assert places.rounds[matrix] == k
+                assert places.shares[matrix] == i
+                assert places.slots[matrix] == slot
 
 
 def loads(rounds: list[Round], interval: int) -> np.ndarray:
@@ -140,6 +153,10 @@ def test_a_share_is_filled_up_with_zeros() -> None:
     (r,) = make_rounds(layers, interval=2, staggered=True, max_bytes=2**29)
     assert (r.size, [len(s) for s in r.shares]) == (2, [2, 1])
     weights = [ops.convert_to_tensor(x) for x in tensors(layers)]
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(r.gather_all(weights))[1],
+        ops.convert_to_numpy(r.gather(1, weights)),
+    )
     last = ops.convert_to_numpy(r.gather(1, weights))
     np.testing.assert_array_equal(last[0], ops.convert_to_numpy(weights[2]))
     np.testing.assert_array_equal(last[1], 0.0)

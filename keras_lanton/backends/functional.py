@@ -1,5 +1,6 @@
 """Work on many tensors as pure functions, for backends that fuse them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,20 +9,32 @@ from keras import ops
 Tensor = Any
 
 
-def unpack(vector: Tensor) -> list[Any]:
-    """The entries of a vector as scalars."""
-    return list(ops.unstack(vector, num=vector.shape[0]))
+def unpack(*vectors: Tensor) -> list[list[Any]]:
+    """The entries of each of some vectors of one length as scalars."""
+    return [list(ops.unstack(x, num=x.shape[0])) for x in vectors]
+
+
+def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """A tensor cut into consecutive pieces along its first axis."""
+    ends = list(itertools.accumulate(sizes))
+    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    return [stack[start:end] for start, end in pairs]
 
 
 def lerp(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
+    starts: Sequence[Tensor],
+    ends: Sequence[Tensor],
+    weights: Sequence[Any],
+    *,
+    in_place: bool = False,
 ) -> list[Tensor]:
     """Many tensors' start + weight (end - start).
 
     Args:
-        starts: Tensors, which may be overwritten.
+        starts: Tensors.
         ends: Tensors of their shapes and dtypes.
         weights: Scalars, one per tensor.
+        in_place: Whether `starts` may be overwritten.
 
     Returns:
         One tensor each.

@@ -1,21 +1,26 @@
 """JAX: the update is traced once; conditionals take and return tensors."""
 
 import contextlib
+import itertools
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from keras_lanton.backends.functional import abs_sums as abs_sums
-from keras_lanton.backends.functional import lerp as lerp
+from keras_lanton.backends import functional
 from keras_lanton.backends.functional import move as move
-from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.products import add_products as add_products
 
 Tensor = Any
 
 SUMS_OVER_REPLICAS = False
+
+# Number of entries up to which tensors are cheap to copy.
+SMALL = 65536
 
 
 def cond(
@@ -23,16 +28,21 @@ def cond(
 ) -> Any:
     """One of two functions without arguments, by a boolean scalar."""
     # Outside a trace a compiled conditional would be compiled every step.
-    if isinstance(predicate, jax.core.Tracer):
+    if is_compiled(predicate):
         return jax.lax.cond(predicate, on_true, on_false)
     return on_true() if predicate else on_false()
+
+
+def is_compiled(tensor: Tensor) -> bool:
+    """Whether a tensor stands for one of a program to be compiled."""
+    return isinstance(tensor, jax.core.Tracer)
 
 
 def replace_if(
     predicate: Tensor, replace: Callable[..., Any], *old: Any
 ) -> Any:
     """`replace(*old)`, or `old` where the predicate is false."""
-    if not isinstance(predicate, jax.core.Tracer):
+    if not is_compiled(predicate):
         return replace(*old) if predicate else old
     # A loop of one step or none: unlike a conditional it works in place.
     return jax.lax.fori_loop(
@@ -42,13 +52,100 @@ def replace_if(
 
 def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     """One of several functions without arguments, by an integer scalar."""
-    if isinstance(index, jax.core.Tracer):
+    if is_compiled(index):
         return jax.lax.switch(index, branches)
     return branches[int(index)]()
 
 
 # The function of each entry of a stack, to float32, in turn.
 each: Callable[..., Any] = jax.lax.map
+
+
+def unpack(*vectors: Tensor) -> list[list[Any]]:
+    """The entries of each of some vectors of one length as scalars."""
+    table = jnp.stack(vectors)
+    rows, count = table.shape
+    if not is_compiled(table):
+        return [list(jnp.unstack(row)) for row in table]
+    columns = [
+        jax.lax.dynamic_slice(
+            table, (0, i), (rows, 1), allow_negative_indices=False
+        )
+        for i in _run_time_numbers(range(count))
+    ]
+    return [[column[k, 0] for column in columns] for k in range(rows)]
+
+
+def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """A tensor cut into consecutive pieces along its first axis."""
+    if not is_compiled(stack) or len(sizes) == 1:
+        return functional.pieces(stack, sizes)
+    starts = [0, *itertools.accumulate(sizes[:-1])]
+    return [
+        jax.lax.dynamic_slice_in_dim(
+            stack, start, size, allow_negative_indices=False
+        )
+        for start, size in zip(_run_time_numbers(starts), sizes, strict=True)
+    ]
+
+
+def _run_time_numbers(numbers: Iterable[int]) -> list[Tensor]:
+    """Integers that XLA does not know when it compiles.
+
+    XLA compiles equal kernels once. With the place in them where each reads
+    a vector or a stack, there would be one per variable.
+    """
+    # XLA would know a scalar, or a constant that is short or has a pattern.
+    rest = list(range(31, 0, -1))
+    vectors = [np.array([i, *rest], "int32") for i in numbers]
+    return [jax.lax.optimization_barrier(vector)[0] for vector in vectors]
+
+
+def lerp(
+    starts: Sequence[Tensor],
+    ends: Sequence[Tensor],
+    weights: Sequence[Any],
+    *,
+    in_place: bool = False,
+) -> list[Tensor]:
+    """Many tensors' start + weight (end - start).
+
+    Args:
+        starts: Tensors.
+        ends: Tensors of their shapes and dtypes; not looked at where the
+            weight is 0.
+        weights: Scalars, one per tensor.
+        in_place: For the other backends.
+
+    Returns:
+        One tensor each.
+    """
+    moved = functional.lerp(starts, ends, weights)
+    return [
+        jnp.where(weight != 0, x, start)
+        for x, start, weight in zip(moved, starts, weights, strict=True)
+    ]
+
+
+def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
+    """Sums of magnitudes: 0 only for zero, NaN for NaN.
+
+    Args:
+        tensors: Of any shapes and float dtypes.
+
+    Returns:
+        `(tensors,)`, float32.
+    """
+    # Small ones of a shape in one sum, which is faster to compile.
+    groups: dict[Any, list[int]] = {}
+    for i, x in enumerate(tensors):
+        groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
+    sums = []
+    for group in groups.values():
+        found = [tensors[i].astype("float32").reshape(-1) for i in group]
+        sums.append(jnp.sum(jnp.abs(jnp.stack(found)), axis=-1))
+    order = np.argsort(np.concatenate(list(groups.values())))
+    return jnp.concatenate(sums)[order]
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:

@@ -11,7 +11,9 @@ import tensorflow as tf
 from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import pieces as pieces
 from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.products import add_products as add_products
 
 Tensor = Any
 
@@ -26,6 +28,11 @@ def cond(
 ) -> Any:
     """One of two functions without arguments, by a boolean scalar."""
     return tf.cond(predicate, on_true, on_false)
+
+
+def is_compiled(tensor: Tensor) -> bool:
+    """Conditionals are cheap on TensorFlow, compiled or not."""
+    return False
 
 
 def replace_if(

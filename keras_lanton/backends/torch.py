@@ -37,6 +37,11 @@ def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
     return found
 
 
+def is_compiled(tensor: Tensor) -> bool:
+    """Tensors have values on PyTorch."""
+    return False
+
+
 def replace_if(
     predicate: Tensor, replace: Callable[..., Any], *old: Any
 ) -> Any:
@@ -64,22 +69,62 @@ def dense(gradient: Tensor | None) -> Tensor | None:
 eager: Callable[..., Any] = torch.compiler.disable
 
 
-def unpack(vector: Tensor) -> list[Any]:
-    """The entries of a vector as numbers."""
-    entries: list[Any] = vector.tolist()
+def unpack(*vectors: Tensor) -> list[list[Any]]:
+    """The entries of each of some vectors of one length as numbers."""
+    entries: list[list[Any]] = torch.stack(vectors).tolist()
     return entries
 
 
+def add_products(
+    C: Tensor,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    *,
+    beta: float,
+    alpha: float,
+) -> Tensor:
+    """The sum beta C + alpha (A_1 B_1 + A_2 B_2 + ...) of each matrix.
+
+    Matrices `(s, k)` or `(batch, s, k)`, without a pass for each sum.
+    """
+    add = torch.addmm if C.ndim == 2 else torch.baddbmm
+    for A, B in factors:
+        C = add(C, A, B, beta=beta, alpha=alpha)
+        beta = 1.0
+    return C
+
+
+def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """A tensor cut into consecutive pieces along its first axis."""
+    return list(torch.split(stack, list(sizes)))
+
+
 def lerp(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
+    starts: Sequence[Tensor],
+    ends: Sequence[Tensor],
+    weights: Sequence[float],
+    *,
+    in_place: bool = False,
 ) -> list[Tensor]:
-    """Many tensors' start + weight (end - start): overwrites `starts`."""
+    """Many tensors' start + weight (end - start).
+
+    Args:
+        starts: Tensors.
+        ends: Tensors of their shapes and dtypes.
+        weights: One per tensor.
+        in_place: Whether to overwrite `starts`.
+
+    Returns:
+        One tensor each.
+    """
     starts, ends = list(starts), list(ends)
-    if len(set(weights)) == 1:
-        torch._foreach_lerp_(starts, ends, weights[0])
-    else:
-        for start, end, weight in zip(starts, ends, weights, strict=True):
-            start.lerp_(end, weight)
+    if len(set(weights)) > 1:
+        together = zip(starts, ends, weights, strict=True)
+        if in_place:
+            return [start.lerp_(end, weight) for start, end, weight in together]
+        return [torch.lerp(*one) for one in together]
+    if not in_place:
+        return list(torch._foreach_lerp(starts, ends, weights[0]))
+    torch._foreach_lerp_(starts, ends, weights[0])
     return starts
 
 

@@ -1,0 +1,101 @@
+"""What the backends do each in their own way, against plain NumPy."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_lanton import backends
+
+backend = backends.load()
+
+
+def traced(function: Callable[..., list[object]]) -> Callable[..., object]:
+    """The function as part of a compiled program, where there is one."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype("float32")
+
+
+@pytest.mark.parametrize("wrap", [traced, lambda function: function])
+@pytest.mark.parametrize("count", [1, 40])
+def test_unpack(wrap: Callable[..., object], count: int) -> None:
+    vectors = numbers(2, count)
+    found = wrap(backend.unpack)(*map(ops.convert_to_tensor, vectors))
+    found = [[float(entry) for entry in entries] for entries in found]
+    np.testing.assert_array_equal(np.array(found, "float32"), vectors)
+
+
+@pytest.mark.parametrize("wrap", [traced, lambda function: function])
+@pytest.mark.parametrize("sizes", [[3], [1, 2, 1], [1] * 40])
+def test_pieces(wrap: Callable[..., object], sizes: list[int]) -> None:
+    stack = numbers(sum(sizes), 2, 3)
+    cut = wrap(lambda stack: backend.pieces(stack, sizes))
+    found = list(map(ops.convert_to_numpy, cut(ops.convert_to_tensor(stack))))
+    assert [len(piece) for piece in found] == sizes
+    np.testing.assert_array_equal(np.concatenate(found), stack)
+
+
+@pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25), (1.0, 0.0, 0.25)])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_lerp(weights: tuple[float, ...], in_place: bool) -> None:
+    starts, ends = numbers(2, 3, 4)
+    found = backend.lerp(
+        [ops.convert_to_tensor(x.copy()) for x in starts],
+        [ops.convert_to_tensor(x) for x in ends],
+        list(weights),
+        in_place=in_place,
+    )
+    wanted = [
+        x + w * (y - x) for x, y, w in zip(starts, ends, weights, strict=True)
+    ]
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
+
+
+def test_abs_sums() -> None:
+    tensors = [numbers(3), numbers(2, 3), numbers(3), 0 * numbers(300, 300)]
+    tensors += [numbers(300, 300), np.full(3, np.nan, "float32")]
+    found = backend.abs_sums(list(map(ops.convert_to_tensor, tensors)))
+    wanted = [np.sum(np.abs(x)) for x in tensors]
+    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="The others leave the step out."
+)
+def test_a_weight_of_zero_does_not_look_at_the_end() -> None:
+    start = ops.ones((2, 2))
+    (found,) = backend.lerp([start], [np.nan * start], [0.0])
+    np.testing.assert_array_equal(ops.convert_to_numpy(found), 1.0)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="Of compiled programs."
+)
+def test_equal_kernels_are_compiled_once() -> None:
+    """That XLA does not see which entry or piece each kernel reads."""
+    import re
+
+    import jax
+
+    count = 40
+
+    def step(vector: object, stack: object) -> list[object]:
+        (entries,) = backend.unpack(vector)
+        pieces = backend.pieces(stack, [1] * count)
+        return [a * b for a, b in zip(entries, pieces, strict=True)]
+
+    compiled = jax.jit(step).lower(np.ones(count), np.ones((count, 64, 64)))
+    text = compiled.compile().as_text()
+    # No slice at a place of its own.
+    places = set(re.findall(r"slice=\{\[(\d+):", text))
+    assert places <= {"0"}, places
