@@ -49,8 +49,8 @@ def products(side: int) -> Products:
         side: Their short side.
 
     Returns:
-        `Products` with the GPU's kernel if it is turned on, `BlockProducts`
-        for large matrices on a CPU.
+        `BlockProducts` for large matrices on a CPU, `Products` elsewhere, with
+        the GPU's kernel if that is turned on.
     """
     if backend.device() == "cpu" and side >= BLOCKS_FROM:
         return BlockProducts(BLOCKS, backend.add_products)

@@ -21,6 +21,7 @@ from keras_lanton.stacks import positions
 
 Tensor = Any
 
+# Size up to which a stack is gathered whole where steps are compiled.
 SMALL_BYTES = 2**22
 
 
@@ -62,7 +63,7 @@ class Round:
 
     @property
     def is_small(self) -> bool:
-        """Whether the whole stack is gathered faster than a share chosen."""
+        """Whether the whole stack is gathered as fast as a share chosen."""
         area = self.stack.rows * self.stack.columns
         return 4 * len(self.stack) * area <= SMALL_BYTES
 
