@@ -336,6 +336,9 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     ) -> tuple[list[Tensor], State]:
         """One step of the algorithm: a pure function, written by subclasses.
 
+        Where no layer is active, X and all lists of the state must come back
+        as they are, whatever G holds: so JAX leaves out non-finite steps.
+
         Args:
             G: Gradients, one per layer, shaped as the weights.
             X: Weights, likewise.
@@ -422,12 +425,10 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             active = size != 0
             masks = self.nonfinite == "skip" and backend.is_compiled(finite)
             if masks:
-                # A conditional around all variables takes long to compile. A
-                # step of no active layer changes no tensor of a layer, and
-                # does not look at G.
+                # A conditional around all variables takes long to compile.
                 active = ops.logical_and(active, finite)
             step = functools.partial(self.step, G, active=active, eta=eta, t=t)
-            runs = self._runs(finite)
+            runs = self._is_update_step() if masks else self._runs(finite)
             if runs is None:
                 X_new, new_state = step(X, state)
             else:
@@ -473,7 +474,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     def _runs(self, finite: Tensor) -> Tensor | None:
         """Whether the step is taken, a boolean scalar; None if always."""
         closes_window = self._is_update_step()
-        if self.nonfinite == "propagate" or backend.is_compiled(finite):
+        if self.nonfinite == "propagate":
             return closes_window
         if closes_window is None:
             return finite

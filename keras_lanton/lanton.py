@@ -372,7 +372,7 @@ class Lanton(LayerwiseOptimizer):
         if "previous_gradient" in state:
             # Without any gradient there is none to keep.
             coming = ops.where(
-                ops.any(active), self._turns(t + 1), self._plan.pauses
+                ops.any(active), self._turns(t + 1), self._plan.share_counts
             )
             (coming,) = backend.unpack(coming)
             new["previous_gradient"] = [
@@ -396,7 +396,9 @@ class Lanton(LayerwiseOptimizer):
         rounds = self._plan.rounds
         late = np.array([first + r.offset for r in rounds], "int32")
         turns = ops.mod(t - ops.convert_to_tensor(late), self.noise_interval)
-        return ops.minimum(turns, ops.convert_to_tensor(self._plan.pauses))
+        return ops.minimum(
+            turns, ops.convert_to_tensor(self._plan.share_counts)
+        )
 
     def _dual(
         self,

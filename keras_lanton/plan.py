@@ -61,8 +61,8 @@ class Plan:
         self.stacks: list[tuple[Stack, np.ndarray]] = []
         self.rounds: list[Round] = []
         self.places: Places = find_places([], [])
-        # For each round, the turn on which no share of it is measured.
-        self.pauses: np.ndarray = np.zeros(0, "int32")
+        # For each round; also the turn on which no share is measured.
+        self.share_counts: np.ndarray = np.zeros(0, "int32")
         # The count of skipped steps when `apply` was entered.
         self.skipped_before: Any = None
 
@@ -134,7 +134,8 @@ class Plan:
             max_bytes=max_temporary_bytes,
         )
         self.places = find_places(self.rounds, layers)
-        self.pauses = np.array([len(r.shares) for r in self.rounds], "int32")
+        counts = [len(r.shares) for r in self.rounds]
+        self.share_counts = np.array(counts, "int32")
 
     def temporary_bytes(self) -> int:
         """The most that one stack or share needs beyond the state."""

@@ -1,11 +1,12 @@
 """What differs between the backends, one module each, imported lazily.
 
-Every module has the same names: control flow (`cond`, `replace_if`, `switch`,
-`each`), work on many tensors (`unpack`, `lerp`, `move`, `abs_sums`), what the
-device can do (`device`, `tensorfloat32`, `full_precision`, `gpu_product`),
-`dense`, `no_grad`, `eager`, `SUMS_OVER_REPLICAS` and the mixin
-`OptimizerHooks`, which leads Keras' per-backend calls to the one joint update
-`update_variables` of the base class.
+Every module has the same names: control flow (`is_compiled`, `cond`,
+`replace_if`, `switch`, `each`), work on many tensors (`unpack`, `pieces`,
+`lerp`, `move`, `abs_sums`), products (`add_products`, `gpu_product`), what the
+device can do (`device`, `tensorfloat32`, `full_precision`), `dense`,
+`no_grad`, `eager`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which
+leads Keras' per-backend calls to the one joint update `update_variables` of
+the base class.
 """
 
 import importlib

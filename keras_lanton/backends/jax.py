@@ -108,18 +108,7 @@ def lerp(
     *,
     in_place: bool = False,
 ) -> list[Tensor]:
-    """Many tensors' start + weight (end - start).
-
-    Args:
-        starts: Tensors.
-        ends: Tensors of their shapes and dtypes; not looked at where the
-            weight is 0.
-        weights: Scalars, one per tensor.
-        in_place: For the other backends.
-
-    Returns:
-        One tensor each.
-    """
+    """`functional.lerp`, not looking at `ends` where the weight is 0."""
     moved = functional.lerp(starts, ends, weights)
     return [
         jnp.where(weight != 0, x, start)
@@ -128,15 +117,8 @@ def lerp(
 
 
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """Sums of magnitudes: 0 only for zero, NaN for NaN.
-
-    Args:
-        tensors: Of any shapes and float dtypes.
-
-    Returns:
-        `(tensors,)`, float32.
-    """
-    # Small ones of a shape in one sum, which is faster to compile.
+    """`functional.abs_sums`, with fewer sums to compile."""
+    # One for all small tensors of a shape.
     groups: dict[Any, list[int]] = {}
     for i, x in enumerate(tensors):
         groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
