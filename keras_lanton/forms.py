@@ -1,6 +1,7 @@
 """Which form of Newton-Schulz is the cheapest stable one on this machine."""
 
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,10 @@ backend = backends.load()
 ONE_BY_ONE_FROM = 64
 BLOCKS_FROM = 384
 BLOCKS = 2
+
+# Temporaries up to which a CPU finds a stack in its cache, and each new tensor
+# in memory that the process has already, where steps are not compiled.
+EAGER_BYTES = 2**25
 
 
 def working_dtype(dtype: str) -> str:
@@ -76,9 +81,50 @@ def one_by_one(
     return function
 
 
+def useful_bytes(side: int) -> float:
+    """Temporaries of a stack beyond which it gains nothing.
+
+    Args:
+        side: Short side of its matrices.
+
+    Returns:
+        Bytes; infinite where all matrices are worked on at once, or where
+        compiled code shares its buffers.
+    """
+    alone = backend.device() == "cpu" and side >= ONE_BY_ONE_FROM
+    return EAGER_BYTES if alone and backend.EAGER else math.inf
+
+
 def polar_form(
-    d_in: int, d_out: int, *, rows: Sequence[Row], dtype: str
+    d_in: int,
+    d_out: int,
+    *,
+    rows: Sequence[Row],
+    dtype: str,
+    factor: float = 1.0,
 ) -> Callable[[Tensor], Tensor]:
+    """Newton-Schulz of a stack of matrices of one shape.
+
+    Args:
+        d_in: Rows of the matrices.
+        d_out: Their columns.
+        rows: Coefficients, one row per step.
+        dtype: See `working_dtype`.
+        factor: What the result is multiplied by, matrix by matrix: a pass
+            over the whole stack would find none of it in a CPU's cache.
+
+    Returns:
+        A function of a stack `(batch, d_in, d_out)`, to float32.
+    """
+    form = cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
+    return one_by_one(
+        lambda X: backend.scaled(form(X), factor), min(d_in, d_out)
+    )
+
+
+def cheapest_form(
+    d_in: int, d_out: int, *, rows: Sequence[Row], dtype: str
+) -> functools.partial[Tensor]:
     """The cheapest stable form of Newton-Schulz for matrices of a shape.
 
     Args:
@@ -88,8 +134,8 @@ def polar_form(
         dtype: See `working_dtype`.
 
     Returns:
-        A function of a stack `(batch, d_in, d_out)`: `newton_schulz` or
-        `gram_newton_schulz` with everything but the stack bound.
+        `newton_schulz` or `gram_newton_schulz`, of `(..., d_in, d_out)`, with
+        everything but the matrices bound.
     """
     short, long = sorted((d_in, d_out))
     dtype = working_dtype(dtype)
@@ -97,15 +143,15 @@ def polar_form(
         "rows": tuple(rows),
         "dtype": dtype,
         "products": products(short),
+        "unit_norm": backend.unit_norm,
     }
     if long / short <= crossover(options["products"].share):
-        return one_by_one(functools.partial(newton_schulz, **options), short)
+        return functools.partial(newton_schulz, **options)
     precision = dtype
     if dtype == "float32" and backend.device() != "cpu":
         precision = "tensorfloat32" if backend.tensorfloat32() else dtype
     restarts = restart_rows(tuple(rows), precision)
-    form = functools.partial(gram_newton_schulz, restarts=restarts, **options)
-    return one_by_one(form, short)
+    return functools.partial(gram_newton_schulz, restarts=restarts, **options)
 
 
 def crossover(share: float) -> float:

@@ -302,7 +302,7 @@ class Lanton(LayerwiseOptimizer):
             if self.nesterov:
                 M = _lookahead(B, G, ahead, stack.indices)
             O = self.norms[stack.role].lmo(stack.gather(M))
-            O = ops.take(s_eta_l, matrices)[:, None, None] * O
+            O = backend.scaled(O, ops.take(s_eta_l, matrices)[:, None, None])
             moved = backend.move(
                 [X[i] for i in stack.indices],
                 stack.scatter(O),

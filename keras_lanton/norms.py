@@ -9,8 +9,8 @@
 A linear minimization oracle (LMO) returns the matrix of norm 1 that is most
 opposed to B. Each norm works on stacks `(batch, d_in, d_out)`; `lmo` keeps
 the shape and gives float32, `dual` gives float32 `(batch,)`. Both are exact
-for entries of any finite size: everything is divided by its largest entry
-before it is squared or summed.
+for entries of any finite size: everything is divided by its norm before it
+is squared, and the norm is taken of entries of at most 1.
 """
 
 import abc
@@ -30,7 +30,6 @@ from keras_lanton.forms import products
 from keras_lanton.polar import Row
 from keras_lanton.polar import coefficient_rows
 from keras_lanton.polar import newton_schulz
-from keras_lanton.polar import unit_entries
 from keras_lanton.products import transposed
 
 Tensor = Any
@@ -71,7 +70,7 @@ class Spectral(Norm):
     Args:
         rows: Newton-Schulz coefficients, one row per step.
         nuclear_norm: Estimator of the nuclear norm of a stack,
-            `(..., d_in, d_out)` float32 with entries of at most 1, to
+            `(..., d_in, d_out)` float32 of Frobenius norm 1 or 0, to
             `(...)`. Defaults to <D, polar(D)> with the same rows.
         dtype: Of the products in Newton-Schulz. `"auto"`: float32 on a CPU,
             elsewhere float16 (bfloat16 on a TPU), summed up in float32.
@@ -84,8 +83,14 @@ class Spectral(Norm):
     def lmo(self, B: Tensor) -> Tensor:
         """-sqrt(d_out/d_in) U V^T [Alg. 1, line 6]."""
         d_in, d_out = B.shape[-2:]
-        polar = polar_form(d_in, d_out, rows=self.rows, dtype=self.dtype)
-        return -math.sqrt(d_out / d_in) * polar(B)
+        lmo = polar_form(
+            d_in,
+            d_out,
+            rows=self.rows,
+            dtype=self.dtype,
+            factor=-math.sqrt(d_out / d_in),
+        )
+        return lmo(B)
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
@@ -100,9 +105,9 @@ class Spectral(Norm):
 
 
 def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
-    """An estimate of matrices with entries of at most 1, scaled back."""
-    unit, scale = unit_entries(D)
-    return scale[..., 0, 0] * estimate(unit)
+    """An estimate of matrices of Frobenius norm 1, scaled back."""
+    unit, norm = backend.unit_norm(D)
+    return norm[..., 0, 0] * estimate(unit)
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:
@@ -116,13 +121,13 @@ class Sign(Norm):
 
     def lmo(self, B: Tensor) -> Tensor:
         """-sign(B) / d_in [Alg. 1, line 6]."""
-        return ops.cast(ops.sign(B), "float32") / -B.shape[-2]
+        signs = ops.cast(ops.sign(B), "float32")
+        return backend.scaled(signs, -1.0 / B.shape[-2])
 
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""
-        unit, scale = unit_entries(D)
-        sums = ops.sum(ops.abs(unit), axis=-1)
-        return scale[..., 0, 0] * ops.max(sums, axis=-1)
+        sums = ops.sum(ops.abs(ops.cast(D, "float32")), axis=-1)
+        return ops.max(sums, axis=-1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +136,13 @@ class RMS(Norm):
 
     def lmo(self, B: Tensor) -> Tensor:
         """-sqrt(d) B / l2(B) = -B / rms(B) [Alg. 1, line 6]."""
-        unit, _ = unit_entries(B)
-        rms = ops.sqrt(ops.mean(unit * unit, axis=(-2, -1), keepdims=True))
-        return -unit / ops.where(rms > 0, rms, 1.0)
+        unit, _ = backend.unit_norm(B)
+        return -math.sqrt(B.shape[-2] * B.shape[-1]) * unit
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d) l2(D) [Alg. 1, line 7]."""
-        unit, scale = unit_entries(D)
-        size = D.shape[-2] * D.shape[-1]
-        squares = ops.sum(unit * unit, axis=(-2, -1))
-        return scale[..., 0, 0] * ops.sqrt(size * squares)
+        _, norm = backend.unit_norm(D)
+        return math.sqrt(D.shape[-2] * D.shape[-1]) * norm[..., 0, 0]
 
 
 def svd_nuclear_norm(D: Tensor) -> Tensor:
@@ -218,10 +220,10 @@ def lanczos_nuclear_norm(
         rows = coefficient_rows("polar_express", 10)
         return _inner(D, newton_schulz(D, rows))
     D = transposed(D) if D.shape[-2] > short else D
-    squares = _inner(D, D)[..., None, None]
     by = products(short)
     with backend.full_precision():
         C = by.whole(by.gram(by.split(D)))
+        squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
         C = C / ops.where(squares > 0, squares, 1.0)
 
         Q = _orthonormal(ops.matmul(C, _sketch(short, rank)))

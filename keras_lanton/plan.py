@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_lanton import roles
+from keras_lanton.forms import useful_bytes
 from keras_lanton.roles import Layer
 from keras_lanton.rounds import Places
 from keras_lanton.rounds import Round
@@ -124,7 +125,10 @@ class Plan:
             (piece, positions(piece, layers))
             for stack in equal_stacks(layers)
             for piece in stack.cut(
-                largest_size(stack, max_temporary_bytes), whole_layers=True
+                largest_size(
+                    stack, min(max_temporary_bytes, useful_bytes(stack.rows))
+                ),
+                whole_layers=True,
             )
         ]
         self.rounds = make_rounds(

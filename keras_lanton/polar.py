@@ -6,6 +6,7 @@ Both leave it to `keras_lanton.products` how matrices are multiplied; its
 
 import functools
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,28 +111,29 @@ def _own_rows(coefficients: Sequence[Sequence[float]]) -> tuple[Row, ...]:
     return rows
 
 
-def max_abs(X: Tensor) -> Tensor:
-    """Largest magnitude in each matrix: `(..., m, n)` to `(..., 1, 1)`.
-
-    Dividing by it first keeps sums of squares finite and above zero for
-    entries of any size.
-    """
-    return ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+# Dividing by more than this multiplies by a reciprocal that may count as zero.
+LARGEST_DIVISOR = 2.0**126
 
 
-def unit_entries(X: Tensor) -> tuple[Tensor, Tensor]:
-    """X in float32 over its largest entry, and that entry.
+def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X in float32 over its Frobenius norm, and that norm.
+
+    Everything is divided by the largest entry before it is squared: sums of
+    squares stay finite and above zero for entries of any size.
 
     Args:
         X: `(..., m, n)`, any float dtype.
 
     Returns:
-        `(..., m, n)` with entries of at most 1, and `(..., 1, 1)`; zero stays
-        zero.
+        `(..., m, n)` of norm 1, and `(..., 1, 1)`; zero stays zero.
     """
     X = ops.cast(X, "float32")
-    scale = max_abs(X)
-    return X / ops.where(scale > 0, scale, 1.0), scale
+    scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+    scale = ops.minimum(scale, LARGEST_DIVISOR)
+    X = X / ops.where(scale > 0, scale, 1.0)
+    squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
+    inverse = ops.rsqrt(ops.where(squares > 0, squares, 1.0))
+    return X * inverse, scale * ops.sqrt(squares)
 
 
 def newton_schulz(
@@ -140,6 +142,7 @@ def newton_schulz(
     *,
     dtype: str = "float32",
     products: Products = DENSE,
+    unit_norm: Callable[[Tensor], tuple[Tensor, Tensor]] = unit_norm,
 ) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 
@@ -151,6 +154,7 @@ def newton_schulz(
         rows: Coefficients, one row per step.
         dtype: Of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
+        unit_norm: The backend's `unit_norm`.
 
     Returns:
         `(..., m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
@@ -160,10 +164,9 @@ def newton_schulz(
         Jordan et al. 2024, Muon; Bernstein and Newhouse 2024,
         arXiv 2409.20325.
     """
-    X, _ = unit_entries(X)
     tall = X.shape[-2] > X.shape[-1]
-    X = transposed(X) if tall else X
-    X = products.split(ops.cast(X * _inverse_norm(X), dtype))
+    X, _ = unit_norm(transposed(X) if tall else X)
+    X = products.split(ops.cast(X, dtype))
     for a, b, c in rows:
         A = products.gram(X)
         P = products.commuting(A, A, A, beta=b, alpha=c)
@@ -179,6 +182,7 @@ def gram_newton_schulz(
     restarts: Sequence[int] = (),
     dtype: str = "float32",
     products: Products = DENSE,
+    unit_norm: Callable[[Tensor], tuple[Tensor, Tensor]] = unit_norm,
 ) -> Tensor:
     """The same map as `newton_schulz`, iterated on R = X X^T.
 
@@ -194,6 +198,7 @@ def gram_newton_schulz(
             `restart_rows`.
         dtype: Of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
+        unit_norm: The backend's `unit_norm`.
 
     Returns:
         `(..., m, n)`, float32.
@@ -202,10 +207,9 @@ def gram_newton_schulz(
         Zhang, Amsel, Chen and Dao 2026, Gram Newton-Schulz:
         github.com/Dao-AILab/gram-newton-schulz.
     """
-    X, _ = unit_entries(X)
     tall = X.shape[-2] > X.shape[-1]
-    X = transposed(X) if tall else X
-    X = products.split(ops.cast(X * _inverse_norm(X), dtype))
+    X, _ = unit_norm(transposed(X) if tall else X)
+    X = products.split(ops.cast(X, dtype))
     starts = (0, *sorted(restarts))
     for start, end in zip(starts, (*starts[1:], len(rows)), strict=True):
         Q = _gram_factor(X, rows[start:end], products)
@@ -228,12 +232,6 @@ def _gram_factor(X: Any, rows: Sequence[Row], products: Products) -> Any:
         Z = products.commuting(R, R, R, beta=b, alpha=c)
         Q = products.commuting(Q, Q, Z, beta=a)
     return Q
-
-
-def _inverse_norm(X: Tensor) -> Tensor:
-    """One over the Frobenius norm, `(..., 1, 1)`; 1 for zero."""
-    squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
-    return ops.rsqrt(ops.where(squares > 0, squares, 1.0))
 
 
 # How far rounding moves the eigenvalues of X X^T, at Frobenius norm 1, and

@@ -178,9 +178,9 @@ def equal_stacks(layers: Sequence[Layer]) -> list[Stack]:
     ]
 
 
-def largest_size(stack: Stack, max_bytes: int) -> int:
+def largest_size(stack: Stack, max_bytes: float) -> int:
     """Number of the stack's matrices that may be worked on at once."""
-    return max(1, max_bytes // stack.temporary_bytes)
+    return max(1, int(max_bytes // stack.temporary_bytes))
 
 
 def positions(stack: Stack, layers: Sequence[Layer]) -> np.ndarray:

@@ -99,3 +99,44 @@ def test_equal_kernels_are_compiled_once() -> None:
     # No slice at a place of its own.
     places = set(re.findall(r"slice=\{\[(\d+):", text))
     assert places <= {"0"}, places
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-35, 1e-18, 1e25, 3e38])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_unit_norm(size: float, batch: tuple[int, ...]) -> None:
+    X = numbers(*batch, 5, 7)
+    X = (X / np.abs(X).max()).astype("float64")
+    norms = np.linalg.norm(X, axis=(-2, -1), keepdims=True)
+    given = ops.convert_to_tensor((size * X).astype("float32"))
+    found = [ops.convert_to_numpy(x) for x in backend.unit_norm(given)]
+    np.testing.assert_allclose(found[0], X / norms, rtol=1e-5, atol=1e-7)
+    if size < 1e38:
+        np.testing.assert_allclose(found[1], size * norms, rtol=1e-5)
+    else:
+        assert np.isinf(found[1]).all()  # As it is in float32.
+    kept = ops.convert_to_numpy(given)
+    np.testing.assert_array_equal(kept, (size * X).astype("float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
+    X = numbers(3, 5, 7)
+    X[1], X[2, 0, 0] = 0, np.nan
+    found = backend.unit_norm(ops.cast(ops.convert_to_tensor(X), dtype))
+    unit, norms = (ops.convert_to_numpy(x) for x in found)
+    assert unit.dtype == norms.dtype == np.float32
+    assert np.linalg.norm(unit[0]) == pytest.approx(1, rel=1e-5)
+    assert norms[0, 0, 0] == pytest.approx(np.linalg.norm(X[0]), rel=1e-2)
+    assert not unit[1].any() and not norms[1].any()
+    assert np.isnan(norms[2]).all()
+
+
+def test_scaled() -> None:
+    X, factors = numbers(3, 2, 4), numbers(3, 1, 1)
+    for factor in (-0.5, factors):
+        tensor = ops.convert_to_tensor(X.copy())
+        given = factor
+        if not isinstance(factor, float):
+            given = ops.convert_to_tensor(factor)
+        found = ops.convert_to_numpy(backend.scaled(tensor, given))
+        np.testing.assert_allclose(found, factor * X, rtol=1e-6)

@@ -1,5 +1,8 @@
 """Which form of Newton-Schulz is taken where."""
 
+import functools
+import math
+
 import numpy as np
 import pytest
 from keras import ops
@@ -14,10 +17,11 @@ from keras_lanton.products import Products
 from keras_lanton.products import add_products
 
 
-def form_of(d_in: int, d_out: int, dtype: str = "auto") -> object:
+def form_of(
+    d_in: int, d_out: int, dtype: str = "auto"
+) -> functools.partial[object]:
     rows = coefficient_rows("jordan", 5)
-    form = forms.polar_form(d_in, d_out, rows=rows, dtype=dtype)
-    return form.args[0] if form.args else form  # One matrix at a time.
+    return forms.cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75, 0.5])
@@ -56,6 +60,18 @@ def test_blocks_and_single_matrices_on_a_cpu_only(
     monkeypatch.setattr(forms.backend, "device", lambda: "gpu")
     assert is_plain(forms.products(1024))
     assert forms.one_by_one(ops.abs, 1024) is ops.abs
+
+
+def test_small_stacks_only_where_a_cpu_is_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for device in ("cpu", "gpu"):
+        monkeypatch.setattr(forms.backend, "device", lambda d=device: d)
+        for eager in (True, False):
+            monkeypatch.setattr(forms.backend, "EAGER", eager)
+            small = forms.useful_bytes(1024) < math.inf
+            assert small == (device == "cpu" and eager)
+            assert forms.useful_bytes(16) == math.inf
 
 
 @pytest.mark.parametrize(

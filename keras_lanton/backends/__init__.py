@@ -2,11 +2,11 @@
 
 Every module has the same names: control flow (`is_compiled`, `cond`,
 `replace_if`, `switch`, `each`), work on many tensors (`unpack`, `pieces`,
-`lerp`, `move`, `abs_sums`), products (`add_products`, `gpu_product`), what the
-device can do (`device`, `tensorfloat32`, `full_precision`), `dense`,
-`no_grad`, `eager`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which
-leads Keras' per-backend calls to the one joint update `update_variables` of
-the base class.
+`lerp`, `scaled`, `move`, `abs_sums`), work on matrices (`unit_norm`,
+`add_products`, `gpu_product`), what the device can do (`device`,
+`tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `EAGER`,
+`SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
+per-backend calls to the one joint update `update_variables` of the base class.
 """
 
 import importlib

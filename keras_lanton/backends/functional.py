@@ -14,6 +14,19 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
     return [list(ops.unstack(x, num=x.shape[0])) for x in vectors]
 
 
+def scaled(X: Tensor, factor: Tensor | float) -> Tensor:
+    """The product factor X.
+
+    Args:
+        X: A tensor, which may be overwritten.
+        factor: A number, or a tensor that broadcasts to X.
+
+    Returns:
+        A tensor of the shape and dtype of X.
+    """
+    return factor * X
+
+
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """A tensor cut into consecutive pieces along its first axis."""
     ends = list(itertools.accumulate(sizes))

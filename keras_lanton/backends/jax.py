@@ -13,10 +13,13 @@ import numpy as np
 
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import scaled as scaled
+from keras_lanton.polar import unit_norm as unit_norm
 from keras_lanton.products import add_products as add_products
 
 Tensor = Any
 
+EAGER = False
 SUMS_OVER_REPLICAS = False
 
 # Number of entries up to which tensors are cheap to copy.

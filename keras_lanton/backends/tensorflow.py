@@ -12,11 +12,14 @@ from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import move as move
 from keras_lanton.backends.functional import pieces as pieces
+from keras_lanton.backends.functional import scaled as scaled
 from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.polar import unit_norm as unit_norm
 from keras_lanton.products import add_products as add_products
 
 Tensor = Any
 
+EAGER = False
 SUMS_OVER_REPLICAS = True
 
 # TensorFlow has no kernel of its own for symmetric products.
