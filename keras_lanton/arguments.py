@@ -42,8 +42,28 @@ def check_number(
         )
 
 
+# What is wanted of each of some arguments, a test of that, and whether it must
+# be an integer; where "None" is wanted, None passes.
+Numbers = Mapping[str, tuple[str, Callable[[float], bool], bool]]
+
+
+def check_numbers(numbers: Numbers, given: Mapping[str, Any]) -> None:
+    """ValueError for the first number that is wrong."""
+    for name, (wanted, allows, integer) in numbers.items():
+        if given[name] is not None or not wanted.startswith("None"):
+            check_number(name, given[name], wanted, allows, integer=integer)
+
+
+def check_bool(name: str, value: Any) -> None:
+    """ValueError unless the argument is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(
+            f"`{name}` must be True or False. Received: {name}={value!r}"
+        )
+
+
 # Keras takes some of these wrong values and ignores them.
-BASE_NUMBERS: dict[str, tuple[str, Callable[[float], bool], bool]] = {
+BASE_NUMBERS: Numbers = {
     "clipnorm": ("None or a number above 0", lambda x: x > 0, False),
     "clipvalue": ("None or a number above 0", lambda x: x > 0, False),
     "global_clipnorm": ("None or a number above 0", lambda x: x > 0, False),
@@ -74,11 +94,9 @@ def check_base_arguments(
             "a float of at least 0, a schedule or a callable",
             lambda x: isinstance(x, float) and x >= 0,
         )
-    for name, (wanted, allowed, integer) in BASE_NUMBERS.items():
+    for name, number in BASE_NUMBERS.items():
         if arguments.get(name) is not None:
-            check_number(
-                name, arguments[name], wanted, allowed, integer=integer
-            )
+            check_numbers({name: number}, arguments)
 
 
 def check_patterns(patterns: Any) -> None:

@@ -111,19 +111,26 @@ class Plan:
         self.groups = [names == role for role in roles.ROLES if role in names]
 
     def lay_out(
-        self, *, interval: int, staggered: bool, max_temporary_bytes: int
+        self,
+        *,
+        interval: int | None,
+        staggered: bool,
+        max_temporary_bytes: int,
+        roles: Sequence[str] = roles.ROLES,
     ) -> None:
         """Sets which matrices are worked on together, and when measured.
 
         Args:
-            interval: Steps from one measurement of a matrix to the next.
+            interval: Steps from one measurement of a matrix to the next; None
+                if none is measured.
             staggered: Whether a part is measured on every step.
             max_temporary_bytes: What one stack may need in temporaries.
+            roles: Of the layers that are worked on.
         """
         layers = [self.layers[i] for i in self.moving]
         self.stacks = [
             (piece, positions(piece, layers))
-            for stack in equal_stacks(layers)
+            for stack in equal_stacks(layers, roles)
             for piece in stack.cut(
                 largest_size(
                     stack, min(max_temporary_bytes, useful_bytes(stack.rows))
@@ -131,12 +138,14 @@ class Plan:
                 whole_layers=True,
             )
         ]
-        self.rounds = make_rounds(
-            layers,
-            interval=interval,
-            staggered=staggered,
-            max_bytes=max_temporary_bytes,
-        )
+        self.rounds = []
+        if interval is not None:
+            self.rounds = make_rounds(
+                equal_stacks(layers, roles),
+                interval=interval,
+                staggered=staggered,
+                max_bytes=max_temporary_bytes,
+            )
         self.places = find_places(self.rounds, layers)
         counts = [len(r.shares) for r in self.rounds]
         self.share_counts = np.array(counts, "int32")

@@ -15,7 +15,6 @@ from keras import ops
 
 from keras_lanton.roles import Layer
 from keras_lanton.stacks import Stack
-from keras_lanton.stacks import equal_stacks
 from keras_lanton.stacks import largest_size
 from keras_lanton.stacks import positions
 
@@ -83,7 +82,7 @@ def _filled_up(stack: Tensor, missing: int) -> Tensor:
 
 
 def make_rounds(
-    layers: Sequence[Layer],
+    stacks: Sequence[Stack],
     *,
     interval: int,
     staggered: bool,
@@ -92,7 +91,7 @@ def make_rounds(
     """Rounds of all matrices, with steps of even work.
 
     Args:
-        layers: The layers at hand.
+        stacks: Of equal views.
         interval: Steps of a round.
         staggered: Whether shares are measured on different steps.
         max_bytes: What one share may need in temporaries.
@@ -101,11 +100,11 @@ def make_rounds(
         One round per stack of equal views, more where the stack is so large
         that a share would need more than `max_bytes`.
     """
-    count = sum(layer.batch for layer in layers)
+    count = sum(map(len, stacks))
     steps = interval if staggered else 1
     stacks = [
         piece
-        for stack in equal_stacks(layers)
+        for stack in stacks
         for piece in stack.cut(steps * largest_size(stack, max_bytes))
     ]
     # The most expensive first, each where the steps have the least to do.
@@ -136,8 +135,8 @@ class Places:
     """Where each of all matrices is measured, `(matrices,)` int32 each.
 
     Args:
-        rounds: Its round.
-        shares: Its share of that round.
+        rounds: Its round; those that are in none point to one.
+        shares: Its share of that round; -1 if it is in none.
         slots: Its place in the shares of all rounds, one behind the other.
     """
 
@@ -150,6 +149,7 @@ def find_places(rounds: Sequence[Round], layers: Sequence[Layer]) -> Places:
     """Where the layers' matrices are measured."""
     count = sum(layer.batch for layer in layers)
     found = np.zeros((3, count), "int32")
+    found[1] = -1
     start = 0
     for k, r in enumerate(rounds):
         numbers = np.arange(len(r.stack))

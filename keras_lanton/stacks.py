@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.roles import ROLES
 from keras_lanton.roles import Layer
 from keras_lanton.views import from_matrices
 from keras_lanton.views import to_matrices
@@ -156,17 +157,22 @@ class Stack:
         return 4 * 2 * area
 
 
-def equal_stacks(layers: Sequence[Layer]) -> list[Stack]:
+def equal_stacks(
+    layers: Sequence[Layer], roles: Sequence[str] = ROLES
+) -> list[Stack]:
     """All matrices of the layers, as few stacks as there are views.
 
     Args:
         layers: The layers at hand.
+        roles: Of the layers that are wanted.
 
     Returns:
         Stacks, in the order in which their first layers occur.
     """
     found: dict[tuple[str, int, int], list[Part]] = {}
     for i, layer in enumerate(layers):
+        if layer.role not in roles:
+            continue
         rows, columns = layer.d_in, layer.d_out
         if layer.role == "hidden":
             rows, columns = sorted((rows, columns))

@@ -139,7 +139,7 @@ def turns(optimizer):
     for measuring in optimizer._plan.rounds:
         for i, share in enumerate(measuring.shares):
             for part in share.parts:
-                turn = (measuring.offset + i) % optimizer.noise_interval
+                turn = (measuring.offset + i) % optimizer.noise.noise_interval
                 assert np.all(found[part.index][part.start : part.stop] == -1)
                 found[part.index][part.start : part.stop] = turn
     assert all(np.all(one >= 0) for one in found)

@@ -92,7 +92,10 @@ def test_every_matrix_once_in_an_interval(
 ) -> None:
     layers = [layer(kind, i) for i, kind in enumerate(kinds)]
     rounds = make_rounds(
-        layers, interval=interval, staggered=staggered, max_bytes=room
+        equal_stacks(layers),
+        interval=interval,
+        staggered=staggered,
+        max_bytes=room,
     )
     measured = np.concatenate([positions(r.stack, layers) for r in rounds])
     count = sum(x.batch for x in layers)
@@ -111,7 +114,7 @@ def test_places_are_where_the_shares_have_them(
 ) -> None:
     layers = [layer(kind, i) for i, kind in enumerate(kinds)]
     rounds = make_rounds(
-        layers, interval=interval, staggered=True, max_bytes=2**29
+        equal_stacks(layers), interval=interval, staggered=True, max_bytes=2**29
     )
     places = find_places(rounds, layers)
     starts = np.cumsum([0, *(r.size for r in rounds)])
@@ -135,7 +138,9 @@ def loads(rounds: list[Round], interval: int) -> np.ndarray:
 @pytest.mark.parametrize("count", [10, 12, 24, 48])
 def test_steps_measure_evenly(count: int) -> None:
     layers = [layer("square", i) for i in range(count)]
-    rounds = make_rounds(layers, interval=10, staggered=True, max_bytes=2**29)
+    rounds = make_rounds(
+        equal_stacks(layers), interval=10, staggered=True, max_bytes=2**29
+    )
     load = loads(rounds, 10)
     assert load.sum() == count
     assert load.max() == math.ceil(count / 10)
@@ -144,13 +149,17 @@ def test_steps_measure_evenly(count: int) -> None:
 def test_shares_of_different_stacks_fall_on_different_steps() -> None:
     kinds = ("square", "dense")
     layers = [layer(kind, i) for kind in kinds for i in range(3)]
-    rounds = make_rounds(layers, interval=10, staggered=True, max_bytes=2**29)
+    rounds = make_rounds(
+        equal_stacks(layers), interval=10, staggered=True, max_bytes=2**29
+    )
     assert loads(rounds, 10).max() == 1
 
 
 def test_a_share_is_filled_up_with_zeros() -> None:
     layers = [layer("square", i) for i in range(3)]
-    (r,) = make_rounds(layers, interval=2, staggered=True, max_bytes=2**29)
+    (r,) = make_rounds(
+        equal_stacks(layers), interval=2, staggered=True, max_bytes=2**29
+    )
     assert (r.size, [len(s) for s in r.shares]) == (2, [2, 1])
     weights = [ops.convert_to_tensor(x) for x in tensors(layers)]
     np.testing.assert_array_equal(

@@ -1,0 +1,349 @@
+"""Optimizers whose steps are LMOs of norms, one norm per role.
+
+What Lanton and the baselines share: which matrices go together, their noise,
+and moving them. The order of the lines is each optimizer's own `step`.
+"""
+
+import math
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.arguments import Numbers
+from keras_lanton.arguments import check_bool
+from keras_lanton.arguments import check_choice
+from keras_lanton.arguments import check_numbers
+from keras_lanton.base import LayerwiseOptimizer
+from keras_lanton.base import State
+from keras_lanton.base import backend
+from keras_lanton.norms import Norm
+from keras_lanton.norms import Spectral
+from keras_lanton.polar import coefficient_rows
+from keras_lanton.roles import Layer
+from keras_lanton.stacks import Stack
+
+Tensor = Any
+
+
+class NormOptimizer(LayerwiseOptimizer):
+    """A layerwise optimizer with a norm for each of some roles.
+
+    Subclasses write `step`, `make_norms` and `scale_of`.
+
+    Args:
+        learning_rate: Float, schedule, or callable without arguments.
+        noise: Makes the rates of layers with a norm depend on their gradient
+            noise, or None.
+        nesterov: Whether to look ahead before the LMO.
+        ns_steps: Newton-Schulz steps, at least 1.
+        ns_coefficients: A name, or rows `(a, b, c)`.
+        ns_dtype: Of the products in Newton-Schulz.
+        max_temporary_bytes: What one stack may need in temporaries.
+        momentum_dtype: Defaults to each variable's own.
+        **kwargs: Arguments of `LayerwiseOptimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+    """
+
+    # Names of the arguments that go to the config as they are.
+    arguments: tuple[str, ...] = (
+        "nesterov",
+        "ns_steps",
+        "ns_coefficients",
+        "ns_dtype",
+        "max_temporary_bytes",
+        "momentum_dtype",
+    )
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        *,
+        noise: NoiseAdaptiveRate | None,
+        nesterov: bool,
+        ns_steps: int,
+        ns_coefficients: str | Sequence[Sequence[float]],
+        ns_dtype: str,
+        max_temporary_bytes: int,
+        momentum_dtype: str | None,
+        **kwargs: Any,
+    ) -> None:
+        check_numbers(NUMBERS, locals())
+        check_bool("nesterov", nesterov)
+        check_choice("ns_dtype", ns_dtype, ("auto", *DTYPES))
+        if momentum_dtype is not None:
+            check_choice("momentum_dtype", momentum_dtype, DTYPES, also="None")
+        coefficient_rows(ns_coefficients, ns_steps)
+        if noise is not None and not isinstance(noise, NoiseAdaptiveRate):
+            raise ValueError(
+                "`noise` must be None or a `NoiseAdaptiveRate`. "
+                f"Received: noise={noise!r}"
+            )
+        if noise is not None:
+            noise.check_accumulation(kwargs.get("gradient_accumulation_steps"))
+        super().__init__(learning_rate, **kwargs)
+        self.slots = {"momentum": momentum_dtype, **self.slots}
+        self.slots |= noise.slots() if noise else {}
+        self.noise = noise
+        self.nesterov = bool(nesterov)
+        self.ns_steps = int(ns_steps)
+        self.ns_coefficients = (
+            ns_coefficients
+            if isinstance(ns_coefficients, str)
+            else tuple(tuple(map(float, row)) for row in ns_coefficients)
+        )
+        self.ns_dtype = ns_dtype
+        self.max_temporary_bytes = int(max_temporary_bytes)
+        self.momentum_dtype = momentum_dtype
+
+    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+        """The norm of each role that moves by an LMO.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        raise NotImplementedError
+
+    def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
+        """Decides what is worked on together, what is measured when."""
+        rows = coefficient_rows(self.ns_coefficients, self.ns_steps)
+        noise = self.noise
+        self.norms = self.make_norms(
+            Spectral(
+                rows=rows,
+                nuclear_norm=noise.nuclear_norm() if noise else None,
+                dtype=self.ns_dtype,
+            )
+        )
+        schedule = noise.noise_schedule if noise else None
+        self._plan.lay_out(
+            interval=noise.noise_interval if noise else None,
+            staggered=schedule == "staggered",
+            max_temporary_bytes=self.max_temporary_bytes,
+            roles=tuple(self.norms),
+        )
+        return noise.buffers(self._plan) if noise else {}
+
+    def adapt(
+        self,
+        G: Sequence[Tensor],
+        B_last: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        t: Tensor,
+    ) -> tuple[Tensor, State]:
+        """Rates over eta_t, by the noise [Alg. 1, lines 7 to 9].
+
+        Args:
+            G: Gradients, one per layer.
+            B_last: B_{t-1}, likewise.
+            state: Before this step.
+            active: Which layers have a gradient, `(variables,)` bool.
+            t: Number of this step.
+
+        Returns:
+            `(matrices,)` float32, and what changes of the state.
+        """
+        if self.noise is None:
+            return ops.ones_like(state["noise"]), {}
+        new = self.noise.measure(
+            self._plan, self.norms, G, B_last, state, active, t
+        )
+        ratio = self.noise.ratio(self._plan, new["noise"], new["measurements"])
+        return ratio, new
+
+    def move(
+        self,
+        X: list[Tensor],
+        stack: Stack,
+        steps: Tensor,
+        keep: Sequence[Any],
+    ) -> None:
+        """X <- keep X + step, of the layers in a stack [Alg. 1, line 10].
+
+        Args:
+            X: Weights, one per layer; those in the stack are replaced.
+            stack: Whole layers.
+            steps: `(n, rows, columns)`, as the stack.
+            keep: What weight decay leaves of each layer, scalars.
+        """
+        moved = backend.move(
+            [X[i] for i in stack.indices],
+            stack.scatter(steps),
+            [keep[i] for i in stack.indices],
+        )
+        for i, x in zip(stack.indices, moved, strict=True):
+            X[i] = x
+
+    def scale_of(self, layer: Layer) -> float:
+        """The factor s on the LMO of a layer with a norm."""
+        raise NotImplementedError
+
+    def step_scales(self) -> Tensor:
+        """The step scale of each matrix, as it lies in its stack."""
+        scales = [
+            self.scale_of(layer) if layer.role in self.norms else 0.0
+            for layer in self.moving_layers
+        ]
+        return ops.convert_to_tensor(
+            np.array(scales)[self._plan.owners] * self._plan.flips, "float32"
+        )
+
+    def weight_decays(self) -> Tensor:
+        """Gamma of each layer, `(variables,)`, 0 where it is excluded."""
+        gamma = self.weight_decay or 0.0
+        return ops.convert_to_tensor(
+            gamma * np.array(self.decayed_layers, "float32")
+        )
+
+    def observe(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Keeps the difference of odd and even micro-batches (Option II).
+
+        The step sees their mean only, so this is summed up here.
+
+        Args:
+            gradients: Of this micro-batch; None where there is none.
+            variables: Their variables.
+        """
+        if "gradient_difference" not in self._plan.state:
+            return
+        k = self.gradient_accumulation_steps
+        number = ops.convert_to_tensor(self._iterations) % k
+        # Means of k / 2 gradients each, of opposite signs, loss unscaled.
+        sign = 1 - 2 * (number % 2)
+        scale = k / 2 * (self.loss_scale_factor or 1.0)
+        given = {
+            self._get_variable_index(variable): gradient
+            for variable, gradient in zip(variables, gradients, strict=True)
+        }
+        totals = self._plan.state["gradient_difference"]
+        for i, total in zip(self._plan.moving, totals, strict=True):
+            last = ops.convert_to_tensor(total)
+            last = ops.where(number == 0, ops.zeros_like(last), last)
+            if given.get(i) is not None:
+                term = ops.cast(given[i], last.dtype) / scale
+                last = last + ops.cast(sign, last.dtype) * term
+            self.assign(total, last)
+
+    def noise_report(self) -> dict[str, dict[str, np.ndarray]]:
+        """What was measured, per variable path.
+
+        Returns:
+            For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
+            the units of the dual norm; `"ratio"`, the layer's rate over the
+            base rate; `"learning_rate"`, their product in the last step (in
+            the first one, before it). A path that occurs twice has its
+            position in `moving_layers` appended.
+
+        Raises:
+            ValueError: Before the optimizer is built, or without `noise`.
+        """
+        layers = self.moving_layers
+        noise, measurements = (
+            ops.convert_to_tensor(self._plan.state[name])
+            for name in ("noise", "measurements")
+        )
+        eta = float(ops.convert_to_numpy(self._last_learning_rate()))
+        rate = self.noise
+        if rate is None:
+            raise ValueError(
+                "`noise_report` needs an optimizer that measures noise. "
+                f"Received: {type(self).__name__}(noise=None)"
+            )
+        ratio = ops.convert_to_numpy(
+            rate.ratio(self._plan, noise, measurements)
+        )
+        noise = ops.convert_to_numpy(rate.comparable_noise(noise, measurements))
+        report: dict[str, dict[str, np.ndarray]] = {}
+        for i, layer in enumerate(layers):
+            here = self._plan.owners == i
+            path = f"{layer.path}:{i}" if layer.path in report else layer.path
+            report[path] = {
+                "noise": noise[here],
+                "ratio": ratio[here],
+                "learning_rate": eta * ratio[here],
+            }
+        return report
+
+    def _last_learning_rate(self) -> Tensor:
+        """The rate eta_t of the last step, not of the one to come."""
+        schedule = self._learning_rate
+        if not isinstance(
+            schedule, keras.optimizers.schedules.LearningRateSchedule
+        ):
+            return self.learning_rate
+        count = int(ops.convert_to_numpy(self._iterations))
+        window = self.gradient_accumulation_steps or 1
+        return schedule(max(count // window * window - 1, 0))
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        config = super().get_config()
+        config.update({name: getattr(self, name) for name in self.arguments})
+        if not isinstance(self.ns_coefficients, str):
+            config["ns_coefficients"] = [list(r) for r in self.ns_coefficients]
+        config["noise"] = keras.saving.serialize_keras_object(self.noise)
+        return config
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> "NormOptimizer":
+        """Inverse of `get_config`."""
+        config = dict(config)
+        if isinstance(config.get("noise"), Mapping):
+            config["noise"] = keras.saving.deserialize_keras_object(
+                config["noise"], custom_objects=custom_objects
+            )
+        made: NormOptimizer = super().from_config(config, custom_objects)
+        return made
+
+
+DTYPES = ("float32", "float16", "bfloat16")
+NUMBERS: Numbers = {
+    "ns_steps": ("an integer of at least 1", lambda x: x >= 1, True),
+    "max_temporary_bytes": ("an integer of at least 1", lambda x: x >= 1, True),
+}
+
+
+def rms_matched(layer: Layer) -> float:
+    """The factor that gives a hidden LMO the RMS of a step of AdamW, about 1.
+
+    sqrt(max(d_in, d_out)) U V^T over sqrt(d_out / d_in) U V^T.
+
+    References:
+        Liu et al. 2025, Muon is Scalable for LLM Training.
+    """
+    operator = math.sqrt(layer.d_out / layer.d_in)
+    return math.sqrt(max(layer.d_in, layer.d_out)) / operator
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
+    name = keras.backend.standardize_dtype(x.dtype)
+    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
+
+
+def lookahead(
+    B: Sequence[Tensor], G: Sequence[Tensor], weights: Sequence[Any]
+) -> Callable[[Sequence[int]], dict[int, Tensor]]:
+    """Nesterov's b1 B_t + (1 - b1) G_t, of the layers that are asked for.
+
+    Of a few at a time: all of them at once would be a copy of the model.
+    """
+
+    def some(indices: Sequence[int]) -> dict[int, Tensor]:
+        chosen = ([x[i] for i in indices] for x in (B, G, weights))
+        return dict(zip(indices, backend.lerp(*chosen), strict=True))
+
+    return some
