@@ -11,6 +11,10 @@ BACKENDS := jax torch tensorflow
 export TF_CPP_MIN_LOG_LEVEL := 3
 # Two workers share two cores; threads of each would only wait for the other.
 THREADS := OMP_NUM_THREADS=1
+# What JAX has compiled for one test, or for one Keras, it need not again.
+JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax-cache \
+  JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS=0 \
+  JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES=-1
 
 # The builds without CUDA: any other spec of torch pulls gigabytes.
 TORCH := torch==2.13.0
@@ -35,17 +39,22 @@ test: test-newest test-oldest
 
 test-newest: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  $(THREADS) KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -n 2 \
-	    --dist worksteal -m "not slow"; \
+	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
+	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
 	done
 
 # The oldest Keras lies before the newest on the path: one environment serves
 # both, and KerasHub, which needs the newest, is skipped with its reason.
-# XLA compiles without optimizing there: the newest has been through with it.
+# TensorFlow's XLA, which has no cache, compiles without optimizing there: the
+# newest has been through with it.
 test-oldest: $(VENV)/ready $(OLDEST)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  XLA_FLAGS=--xla_backend_optimization_level=0 \
-	  $(THREADS) KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
+	  flags=; \
+	  if [ $$backend = tensorflow ]; then \
+	    flags=--xla_backend_optimization_level=0; \
+	  fi; \
+	  $(THREADS) $(JAX_CACHE) XLA_FLAGS="$$XLA_FLAGS $$flags" \
+	    KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
 	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
 	done
 
@@ -123,4 +132,4 @@ $(OLDEST)/ready: $(VENV)/ready
 
 ## clean        remove environments and runs
 clean:
-	rm -rf $(VENV) $(DEMO_VENV) $(OLDEST) runs
+	rm -rf $(VENV) $(DEMO_VENV) $(OLDEST) .jax-cache runs
