@@ -91,6 +91,14 @@ class Plan:
             return roles.infer_roles(variables, given)
         return tuple(layer for layer in given if layer is not None)
 
+    def with_roles(self, wanted: Sequence[str] | None) -> list[int]:
+        """Positions of the moving layers of some roles; None is all."""
+        return [
+            i
+            for i, number in enumerate(self.moving)
+            if wanted is None or self.layers[number].role in wanted
+        ]
+
     def number_matrices(self) -> None:
         """Sets what step needs of the noise's layout.
 
@@ -198,16 +206,16 @@ def _match(
     """Position of the variable that each record of a config speaks of.
 
     By path and shape, in order, since paths are not unique. Numbers that
-    Keras adds to names may differ between processes, so a second round
-    compares paths without them.
+    Keras adds to names may differ between processes, and a loaded
+    `Sequential` leaves its own name out of its variables' paths.
     """
     matched: dict[int, Layer] = {}
     left = list(records)
-    for plain in (lambda path: path, _without_numbers):
+    for same in (_equal, _equal_but_for_numbers, _one_ends_in_the_other):
         for i, variable in enumerate(variables):
-            key = (plain(roles.variable_path(variable)), tuple(variable.shape))
+            path, shape = roles.variable_path(variable), tuple(variable.shape)
             for layer in left if i not in matched else ():
-                if (plain(layer.path), layer.shape) == key:
+                if shape == layer.shape and same(path, layer.path):
                     matched[i] = layer
                     left.remove(layer)
                     break
@@ -219,6 +227,19 @@ def _match(
             f"Received: {[(layer.path, layer.shape) for layer in left]}"
         )
     return matched
+
+
+def _equal(one: str, two: str) -> bool:
+    return one == two
+
+
+def _equal_but_for_numbers(one: str, two: str) -> bool:
+    return _without_numbers(one) == _without_numbers(two)
+
+
+def _one_ends_in_the_other(one: str, two: str) -> bool:
+    short, long = sorted(map(_without_numbers, (one, two)), key=len)
+    return long.endswith(f"/{short}")
 
 
 def _without_numbers(path: str) -> str:

@@ -453,6 +453,28 @@ def test_loss_scale_optimizer(tmp_path):
         keras.config.set_dtype_policy(before)
 
 
+def test_sequential(tmp_path):
+    """Loaded, its variables' paths lack the model's own name."""
+    model = keras.Sequential(
+        [
+            keras.Input((5,), dtype="int32"),
+            layers.Embedding(7, 4),
+            layers.GlobalAveragePooling1D(),
+            layers.Dense(4, activation="tanh"),
+            layers.Dense(3),
+        ]
+    )
+    model.compile(optimizer=Lanton(**OPTIONS), **COMPILED)
+    train(model, 0, 3)
+    model.save(tmp_path / "x.keras")
+    loaded = keras.models.load_model(tmp_path / "x.keras")
+    train(model, 3, 5)
+    train(loaded, 3, 5)
+    assert_same(state(loaded), state(model))
+    roles = [layer.role for layer in loaded.optimizer.layers]
+    assert roles == [layer.role for layer in model.optimizer.layers]
+
+
 def test_backup_and_restore(tmp_path):
     """A run that dies in its second epoch goes on where the first ended."""
     rng = np.random.default_rng(0)
