@@ -41,7 +41,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
 
     Subclasses write `step`. The state that it takes and returns is a dict:
 
-    - one list of tensors per name in `slots`, shaped as the variables;
+    - one list of tensors per name in `slots`, shaped as the variables, or as
+      those whose role is in `slot_roles`;
     - one list of tensors per name in `buffers()`, of the shapes given there;
     - `"noise"`, `(matrices,)` float32: one entry for each matrix of each
       variable, in the order of `moving_layers`;
@@ -67,6 +68,10 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     # Names of the tensors that each variable has, and their dtypes; None is
     # the variable's own.
     slots: dict[str, str | None] = {}
+    # Roles of the variables that have it, for names that not all have.
+    slot_roles: Mapping[str, tuple[str, ...]] = {}
+    # Arguments of subclasses that go to the config as they are.
+    arguments: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -250,7 +255,10 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         self, variables: Sequence[Any], name: str, dtype: str | None
     ) -> list[Any]:
         """One variable per moving layer, laid out as the layer's own."""
-        moving = [variables[i] for i in self._plan.moving]
+        moving = [
+            variables[self._plan.moving[i]]
+            for i in self._plan.with_roles(self.slot_roles.get(name))
+        ]
         if dtype is None:
             return list(self.add_optimizer_variables(moving, name))
         return [
@@ -532,6 +540,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             nonfinite=self.nonfinite,
             weight_decay_exclude=None if exclude is None else list(exclude),
             roles=self._plan.to_config(),
+            **{name: getattr(self, name) for name in self.arguments},
         )
         return config
 

@@ -52,7 +52,6 @@ class NormOptimizer(LayerwiseOptimizer):
         ValueError: For a wrong argument, naming it.
     """
 
-    # Names of the arguments that go to the config as they are.
     arguments: tuple[str, ...] = (
         "nesterov",
         "ns_steps",
@@ -289,7 +288,6 @@ class NormOptimizer(LayerwiseOptimizer):
     def get_config(self) -> dict[str, Any]:
         """Every argument and the decided roles, as JSON types."""
         config = super().get_config()
-        config.update({name: getattr(self, name) for name in self.arguments})
         if not isinstance(self.ns_coefficients, str):
             config["ns_coefficients"] = [list(r) for r in self.ns_coefficients]
         config["noise"] = keras.saving.serialize_keras_object(self.noise)

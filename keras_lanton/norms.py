@@ -6,6 +6,9 @@
 | `Sign` | embedding | -sign(B) / d_in | max over features of abs sums |
 | `RMS` | vector | -B / rms(B) | sqrt(d) l2 |
 
+Scion's `ColNorm` and `RowNorm`, choices of the baselines, are `Features` and
+`Outputs`.
+
 A linear minimization oracle (LMO) returns the matrix of norm 1 that is most
 opposed to B. Each norm works on stacks `(batch, d_in, d_out)`; `lmo` keeps
 the shape and gives float32, `dual` gives float32 `(batch,)`. Both are exact
@@ -143,6 +146,50 @@ class RMS(Norm):
         """sqrt(d) l2(D) [Alg. 1, line 7]."""
         _, norm = backend.unit_norm(D)
         return math.sqrt(D.shape[-2] * D.shape[-1]) * norm[..., 0, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Features(Norm):
+    """Largest RMS of the vectors that features are mapped to, times d_in.
+
+    The columns of a kernel stored as (out, in): Scion's `ColNorm`.
+    """
+
+    def lmo(self, B: Tensor) -> Tensor:
+        """-sqrt(d_out) B_i / (d_in ||B_i||) for each row i of d_out entries."""
+        unit, _ = _unit_vectors(B, axis=-1)
+        return backend.scaled(unit, -math.sqrt(B.shape[-1]) / B.shape[-2])
+
+    def dual(self, D: Tensor) -> Tensor:
+        """sqrt(d_out) / d_in times the sum of the rows' norms."""
+        _, norms = _unit_vectors(D, axis=-1)
+        total = ops.sum(norms, axis=(-2, -1))
+        return math.sqrt(D.shape[-1]) / D.shape[-2] * total
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs(Norm):
+    """Largest l2 norm of the vectors that outputs come from, times sqrt(d_in).
+
+    The rows of a kernel stored as (out, in): Scion's `RowNorm`.
+    """
+
+    def lmo(self, B: Tensor) -> Tensor:
+        """-B_j / (sqrt(d_in) ||B_j||) for each column j of d_in entries."""
+        unit, _ = _unit_vectors(B, axis=-2)
+        return backend.scaled(unit, -1.0 / math.sqrt(B.shape[-2]))
+
+    def dual(self, D: Tensor) -> Tensor:
+        """The sum of the columns' norms over sqrt(d_in)."""
+        _, norms = _unit_vectors(D, axis=-2)
+        return ops.sum(norms, axis=(-2, -1)) / math.sqrt(D.shape[-2])
+
+
+def _unit_vectors(X: Tensor, *, axis: int) -> tuple[Tensor, Tensor]:
+    """Each row or column over its l2 norm, and the norms; zero stays zero."""
+    X, whole = backend.unit_norm(X)
+    norms = ops.sqrt(ops.sum(X * X, axis=axis, keepdims=True))
+    return X / ops.where(norms > 0, norms, 1.0), whole * norms
 
 
 def svd_nuclear_norm(D: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ FLOORS = {
     "noise": 4,
     "rescaling": 4,
     "roles": 4,
+    "blocks": 5,
     "arguments": 5,
     "stacks": 5,
     "rounds": 6,

@@ -140,7 +140,7 @@ def lerp(
         One tensor each.
     """
     starts, ends = list(starts), list(ends)
-    if len(set(weights)) > 1:
+    if len(set(weights)) != 1:
         together = zip(starts, ends, weights, strict=True)
         if in_place:
             return [start.lerp_(end, weight) for start, end, weight in together]
@@ -158,8 +158,9 @@ def move(
     X, steps = list(X), list(steps)
     if any(x.dtype != torch.float32 for x in X):
         return functional.move(X, steps, keep)
-    torch._foreach_mul_(X, list(keep))
-    torch._foreach_add_(X, steps)
+    if X:
+        torch._foreach_mul_(X, list(keep))
+        torch._foreach_add_(X, steps)
     return X
 
 

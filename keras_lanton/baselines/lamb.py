@@ -1,0 +1,94 @@
+"""LAMB with weight decay inside the trust ratio, as published."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton.base import State
+from keras_lanton.base import backend
+from keras_lanton.baselines.elementwise import ElementwiseOptimizer
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_lanton")
+class Lamb(ElementwiseOptimizer):
+    """Adam's direction, scaled to each layer's weights.
+
+        u = m^ / (sqrt(v^) + epsilon) + gamma X
+        X <- X - eta ||X|| / ||u|| u        (X - eta u if either is zero)
+
+    `keras.optimizers.Lamb` decays outside of the ratio, which is another
+    algorithm. A layer is a variable.
+
+    Args:
+        learning_rate: Float, schedule, or callable without arguments.
+        beta_1: Decay of the mean of gradients, in [0, 1).
+        beta_2: Decay of the mean of their squares, in [0, 1).
+        epsilon: Above 0.
+        weight_decay: gamma, at least 0, or None.
+        **kwargs: Arguments of `LayerwiseOptimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+
+    References:
+        You et al. 2020, Large Batch Optimization for Deep Learning,
+        algorithm 2, with phi the identity.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        *,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        weight_decay: float | None = 0.01,
+        name: str = "lamb",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            name=name,
+            **kwargs,
+        )
+
+    def step(
+        self,
+        G: Sequence[Tensor],
+        X: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        eta: Tensor,
+        t: Tensor,
+    ) -> tuple[list[Tensor], State]:
+        """Algorithm 2 of the paper; see the base class."""
+        moves = ops.cast(active, "float32")
+        betas = [(self.beta_1, self.beta_2)] * len(G)
+        m, v = self.moments(G, state, betas, moves)
+        gammas = (self.weight_decay or 0.0) * np.array(self.decayed_layers)
+        (rates,) = backend.unpack(eta * moves)
+        steps = []
+        directions = self.directions(m, v, betas, t)
+        for x, rate, gamma, r in zip(X, rates, gammas, directions, strict=True):
+            x = ops.cast(x, "float32")
+            u = ops.cast(r, "float32") + float(gamma) * x
+            steps.append(-rate * _trust_ratio(x, u) * u)
+        moved = backend.move(X, steps, [1.0] * len(X))
+        return moved, self.new_state(state, m, v, active, t)
+
+
+def _trust_ratio(x: Tensor, u: Tensor) -> Tensor:
+    """||x|| / ||u||, 1 where either is zero."""
+    above, below = (ops.sqrt(ops.sum(y * y)) for y in (x, u))
+    usable = ops.logical_and(above > 0, below > 0)
+    return ops.where(usable, above / ops.where(below > 0, below, 1.0), 1.0)
