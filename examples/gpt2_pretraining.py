@@ -37,13 +37,27 @@ import sys
 import sysconfig
 import time
 
+import hyperparameters
 import numpy as np
 
 # Keras reads KERAS_BACKEND when it is first imported, and `--backend` sets
 # it: the functions below therefore import Keras themselves.
 
 END_OF_TEXT = "<|endoftext|>"
-OPTIMIZERS = ("lanton", "adamw", "muon")
+# By name: label, Okabe and Ito's colour, distinct for colour-blind readers.
+OPTIMIZERS = {
+    "lanton": ("LANTON", "#0072B2"),
+    "adamw": ("AdamW", "#D55E00"),
+    "keras_muon": ("Keras' Muon", "#009E73"),
+    "muon": ("Muon", "#009E73"),
+    "d_muon": ("D-Muon", "#56B4E9"),
+    "adamuon": ("AdaMuon", "#F0E442"),
+    "scion": ("Scion", "#CC79A7"),
+    "gluon": ("Gluon", "#CC79A7"),
+    "mars": ("MARS-AdamW", "#E69F00"),
+    "blockwise_adamw": ("BW-AdamW", "#000000"),
+    "lamb": ("LAMB", "#000000"),
+}
 WEIGHT_DECAY = 0.1
 
 
@@ -75,9 +89,19 @@ class Preset:
         return self.width // 64
 
 
+def paper_rates(experiment):
+    """The paper's learning rates; Keras' Muon has D-Muon's."""
+    found = {
+        row.method: row.learning_rate
+        for row in hyperparameters.ROWS
+        if row.experiment == experiment
+    }
+    return {**found, "keras_muon": found["d_muon"]}
+
+
 PRESETS = {
     # 16 x 128 = 2048 tokens a step. The learning rates of lanton and adamw
-    # are the best of `--sweep`; muon's are not swept yet.
+    # are the best of `--sweep`; the others' are not swept yet.
     "demo": Preset(
         layers=4,
         width=192,
@@ -90,12 +114,32 @@ PRESETS = {
         dropout=0.0,
         save_every=25,
         validation_blocks=256,
-        learning_rates={"lanton": 2e-2, "adamw": 2e-3, "muon": 1e-2},
+        learning_rates={
+            "lanton": 2e-2,
+            "adamw": 2e-3,
+            "keras_muon": 1e-2,
+            "muon": 2e-2,
+            "d_muon": 1e-2,
+            "adamuon": 5e-3,
+            "scion": 1e-3,
+            "gluon": 5e-2,
+            "mars": 4e-3,
+            "blockwise_adamw": 5e-4,
+            "lamb": 1e-2,
+        },
         sweep_steps=100,
         sweep={
             "lanton": (5e-3, 1e-2, 2e-2, 4e-2),
             "adamw": (1e-3, 2e-3, 4e-3, 8e-3),
-            "muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
+            "keras_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
+            "muon": (1e-2, 2e-2, 4e-2, 8e-2),
+            "d_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
+            "adamuon": (1e-3, 2.5e-3, 5e-3, 1e-2),
+            "scion": (2.5e-4, 5e-4, 1e-3, 2e-3),
+            "gluon": (1e-2, 2.5e-2, 5e-2, 1e-1),
+            "mars": (1e-3, 2e-3, 4e-3, 8e-3),
+            "blockwise_adamw": (2.5e-4, 5e-4, 1e-3, 2e-3),
+            "lamb": (2.5e-3, 5e-3, 1e-2, 2e-2),
         },
     ),
     # 16 x 512 = 8192 tokens a step. The documents are packed end to end; the
@@ -112,12 +156,14 @@ PRESETS = {
         dropout=0.1,
         save_every=250,
         validation_blocks=1024,
-        learning_rates={"lanton": 5e-3, "adamw": 1e-4, "muon": 1e-3},
+        learning_rates=paper_rates("gpt2_small"),
         sweep_steps=1000,
         sweep={
             "lanton": (1e-3, 2.5e-3, 5e-3, 1e-2),
             "adamw": (1e-4, 3e-4, 6e-4, 1e-3),
-            "muon": (3e-4, 1e-3, 3e-3, 5e-3),
+            **dict.fromkeys(
+                set(OPTIMIZERS) - {"lanton", "adamw"}, (3e-4, 1e-3, 3e-3, 5e-3)
+            ),
         },
     ),
 }
@@ -125,7 +171,7 @@ PRESETS["gpt2_medium"] = dataclasses.replace(
     PRESETS["gpt2_small"],
     layers=24,
     width=1024,
-    learning_rates={"lanton": 3e-3, "adamw": 1e-4, "muon": 5e-4},
+    learning_rates=paper_rates("gpt2_medium"),
 )
 
 
@@ -350,22 +396,26 @@ def make_optimizer(name, learning_rate):
             weight_decay=WEIGHT_DECAY,
             global_clipnorm=1.0,
         )
-    if name == "muon":
+    if name == "keras_muon":
         return keras.optimizers.Muon(
             learning_rate,
             adam_beta_2=0.95,
             adam_weight_decay=WEIGHT_DECAY,
             weight_decay=WEIGHT_DECAY,
         )
-    from keras_lanton import Lanton
+    if name == "lanton":
+        from keras_lanton import Lanton
 
-    return Lanton(
-        learning_rate,
-        beta_1=0.95,
-        beta_2=0.9,
-        embedding_scale=300.0,
-        vector_scale=1.0,
-        weight_decay=WEIGHT_DECAY,
+        return Lanton(
+            learning_rate,
+            beta_1=0.95,
+            beta_2=0.9,
+            embedding_scale=300.0,
+            vector_scale=1.0,
+            weight_decay=WEIGHT_DECAY,
+        )
+    return hyperparameters.make_optimizer(
+        name, learning_rate, options=hyperparameters.options(name, "gpt2_small")
     )
 
 
@@ -636,19 +686,13 @@ def plot(histories, path):
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    # Okabe and Ito's colours, distinct for colour-blind readers.
-    style = {
-        "lanton": ("#0072B2", "o"),
-        "adamw": ("#D55E00", "s"),
-        "muon": ("#009E73", "^"),
-    }
-    names = {"lanton": "LANTON", "adamw": "AdamW", "muon": "Muon"}
+    markers = dict(zip(OPTIMIZERS, "os^vD<>pXP*", strict=True))
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for history in histories:
         name = history["settings"]["optimizer"]
         rate = history["settings"]["learning_rate"]
-        colour, marker = style[name]
-        label = f"{names[name]} (learning rate {rate:g})"
+        label, colour = OPTIMIZERS[name]
+        label = f"{label} (learning rate {rate:g})"
         losses = smooth(history["loss"], 10)
         steps = np.arange(1, len(losses) + 1)
         axes.plot(steps, losses, ":", color=colour, label=f"{label}, training")
@@ -656,7 +700,7 @@ def plot(histories, path):
             history["validation_step"],
             history["validation_loss"],
             color=colour,
-            marker=marker,
+            marker=markers[name],
             label=f"{label}, validation",
         )
     axes.set_xlabel("step")
@@ -838,6 +882,12 @@ def choose_rates(parser, args):
         return list(zip(names, given, strict=True))
     if args.sweep:
         return [(name, r) for name in names for r in args.preset.sweep[name]]
+    without = [n for n in names if n not in args.preset.learning_rates]
+    if without:
+        parser.error(
+            f"the paper prints no learning rate for {' '.join(without)}: give "
+            "--learning-rate, one for each optimizer"
+        )
     return [(name, args.preset.learning_rates[name]) for name in names]
 
 

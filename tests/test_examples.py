@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))  # as when an example is run
 
 
 def load_example(name):
@@ -304,6 +305,35 @@ def test_gpt2_paper_presets(gpt2):
             16,
             300,
         )
+
+
+def test_gpt2_makes_every_optimizer(gpt2):
+    import hyperparameters
+
+    for name in gpt2.OPTIMIZERS:
+        optimizer = gpt2.make_optimizer(name, 1e-3)
+        assert float(optimizer.learning_rate) == pytest.approx(1e-3)
+        assert gpt2.PRESETS["demo"].learning_rates[name] > 0
+        assert len(gpt2.PRESETS["demo"].sweep[name]) == 4
+    for row in hyperparameters.ROWS:
+        made = hyperparameters.make_optimizer(
+            row.method,
+            row.learning_rate,
+            options=hyperparameters.options(row.method, row.experiment),
+        )
+        config = made.get_config()
+        assert all(config[name] == value for name, value in row.options)
+    assert gpt2.PRESETS["gpt2_medium"].learning_rates["scion"] == 2e-4
+    muon = gpt2.make_optimizer("muon", 3e-3)
+    assert muon.adam_lr_ratio == pytest.approx(0.1)
+    with pytest.raises(KeyError, match="no row of 'lamb'"):
+        hyperparameters.find("lamb", "gpt2_small")
+
+
+def test_gpt2_optimizer_without_a_rate_of_the_paper(gpt2, capsys):
+    with pytest.raises(SystemExit):
+        gpt2.parse(["--preset", "gpt2_small", "--optimizer", "lamb"])
+    assert "no learning rate for lamb" in capsys.readouterr().err
 
 
 def test_gpt2_data_order_depends_on_seed_and_step_alone(gpt2):

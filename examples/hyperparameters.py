@@ -1,0 +1,190 @@
+"""The LANTON paper's hyper-parameters, one row per method and experiment.
+
+Printed in arXiv 2510.14009, appendices on hyper-parameters and on the CNN.
+`None` stands for what the paper does not give. SGD and AdamW are Keras' own;
+`options` are arguments of the optimizer's class, where they differ from its
+defaults. Rates are eta_max; schedules are a linear warm-up and a cosine to
+`minimum_ratio` of it.
+"""
+
+import dataclasses
+
+EXPERIMENTS = {
+    # Batch size in sequences of `context` tokens.
+    "gpt2_small": {
+        "model": "GPT-2 small, 124M",
+        "dataset": "OpenWebText-100k",
+        "context": 512,
+        "batch_size": 16,
+        "warmup": 300,
+        "minimum_ratio": 0.0,
+    },
+    "gpt2_medium": {
+        "model": "GPT-2 medium, 355M",
+        "dataset": "OpenWebText-100k",
+        "context": 512,
+        "batch_size": 16,
+        "warmup": 300,
+        "minimum_ratio": 0.0,
+    },
+    "llama_1b_c4": {
+        "model": "Llama, 1.1B",
+        "dataset": "C4",
+        "context": 256,
+        "batch_size": 1024,
+        "warmup": 1000,
+        "minimum_ratio": 1 / 10,
+    },
+    "llama_500m_minipile": {
+        "model": "Llama, 0.5B",
+        "dataset": "MiniPile",
+        "context": 512,
+        "batch_size": 300,
+        "warmup": 1000,
+        "minimum_ratio": 1 / 20,
+    },
+    "cnn_cifar100": {
+        "model": "8-layer CNN",
+        "dataset": "CIFAR-100",
+        "context": None,
+        "batch_size": None,
+        "warmup": None,
+        "minimum_ratio": None,
+    },
+}
+LANGUAGE = tuple(name for name in EXPERIMENTS if name != "cnn_cifar100")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """What the paper prints for one method in one experiment."""
+
+    method: str
+    experiment: str
+    learning_rate: float
+    adam_learning_rate: float | None = None  # Muon's, beside its own
+    options: tuple[tuple[str, object], ...] = ()
+
+
+def _rows(method, rates, **options):
+    """One row per language experiment, in the order of `LANGUAGE`."""
+    found = []
+    for experiment, rate in zip(LANGUAGE, rates, strict=True):
+        pair = rate if isinstance(rate, tuple) else (rate, None)
+        found.append(
+            Row(
+                method=method,
+                experiment=experiment,
+                learning_rate=pair[0],
+                adam_learning_rate=pair[1],
+                options=tuple(options.items()),
+            )
+        )
+    return found
+
+
+def _cnn(method, rate, **options):
+    return Row(
+        method=method,
+        experiment="cnn_cifar100",
+        learning_rate=rate,
+        options=tuple(options.items()),
+    )
+
+
+DECAY = {"weight_decay": 0.1}  # "for all methods"; Scion's ball is its own
+ADAM = {"adam_beta_1": 0.9, "adam_beta_2": 0.95, "beta_1": 0.95}
+ROWS = (
+    *_rows("adamw", (1e-4, 1e-4, 3e-4, 8e-4), beta_1=0.9, beta_2=0.95, **DECAY),
+    *_rows(
+        "muon",
+        ((3e-3, 3e-4), (3e-3, 3e-4), (5e-3, 3e-4), (5e-3, 5e-4)),
+        **ADAM,
+        **DECAY,
+    ),
+    *_rows("mars", (1e-3, 1e-3, 1e-3, 1e-3), beta_1=0.9, beta_2=0.95, **DECAY),
+    *_rows(
+        "scion",
+        (3e-4, 2e-4, 5e-4, 5e-4),
+        beta_1=0.9,
+        hidden_scale=50.0,
+        embedding_scale=3000.0,
+    ),
+    *_rows(
+        "d_muon", (1e-3, 5e-4, 5e-3, 5e-3), hidden_scale=0.2, **ADAM, **DECAY
+    ),
+    *_rows(
+        "lanton",
+        (5e-3, 3e-3, 5e-3, 5e-3),
+        beta_1=0.95,
+        beta_2=0.9,
+        embedding_scale=300.0,
+        vector_scale=1.0,
+        **DECAY,
+    ),
+    _cnn("sgd", 0.1, momentum=0.85),
+    _cnn("muon", 0.24, beta_1=0.6),
+    _cnn("mars", 0.1, beta_1=0.9, beta_2=0.95),
+    _cnn("scion", 0.05, beta_1=0.5),
+    _cnn("d_muon", 0.1, **ADAM),
+    _cnn("lanton", 0.1, beta_1=0.6, beta_2=0.85, vector_norm="sign"),
+)
+
+# Named in the paper, without a row in its tables.
+WITHOUT_ROWS = ("lamb", "blockwise_adamw", "adamuon", "gluon")
+
+
+def find(method, experiment):
+    """The row of a method in an experiment.
+
+    Raises:
+        KeyError: Where the paper has none.
+    """
+    for row in ROWS:
+        if (row.method, row.experiment) == (method, experiment):
+            return row
+    raise KeyError(
+        f"The paper has no row of {method!r} in {experiment!r}. Allowed: "
+        f"{[(row.method, row.experiment) for row in ROWS]}"
+    )
+
+
+def options(method, experiment):
+    """The options of the row, or where there is none those for all methods."""
+    if method in WITHOUT_ROWS:
+        return tuple(DECAY.items()) if method != "gluon" else ()
+    row = find(method, experiment)
+    if row.adam_learning_rate is None:
+        return row.options
+    ratio = row.adam_learning_rate / row.learning_rate
+    return (*row.options, ("adam_lr_ratio", ratio))
+
+
+def make_optimizer(method, learning_rate, *, options=(), **kwargs):
+    """A method's optimizer.
+
+    Args:
+        method: A name of `ROWS` or `WITHOUT_ROWS`.
+        learning_rate: Float or schedule.
+        options: Pairs of names and values, as `Row.options`.
+        **kwargs: More of them, e.g. `global_clipnorm`.
+    """
+    import keras
+
+    import keras_lanton
+    from keras_lanton import baselines
+
+    classes = {
+        "sgd": keras.optimizers.SGD,
+        "adamw": keras.optimizers.AdamW,
+        "lanton": keras_lanton.Lanton,
+        "muon": baselines.Muon,
+        "d_muon": baselines.DMuon,
+        "adamuon": baselines.AdaMuon,
+        "scion": baselines.Scion,
+        "gluon": baselines.Gluon,
+        "mars": baselines.Mars,
+        "lamb": baselines.Lamb,
+        "blockwise_adamw": baselines.BlockwiseAdamW,
+    }
+    return classes[method](learning_rate, **{**dict(options), **kwargs})
