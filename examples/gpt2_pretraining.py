@@ -644,7 +644,7 @@ def write_json(path, value):
 
 def print_table(histories):
     """One line a run. The training loss is the mean of the last 20 steps."""
-    row = "{:<10}{:>15}{:>8}{:>10}{:>17}{:>14}".format
+    row = "{:<15}{:>15}{:>8}{:>10}{:>17}{:>14}".format
     print()
     print(
         row(

@@ -467,6 +467,32 @@ def test_nonfinite_steps_are_skipped(cls):
     assert optimizer.skipped_steps == 1
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_other_dtypes_of_weights(cls, dtype):
+    """The first step is that of float32, as far as the dtype holds it."""
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has float32 only, unless it is told otherwise")
+    moved = {}
+    for kind in ("float32", dtype):
+        random = np.random.default_rng(0)
+        variables, gradients = [], []
+        for name, shape in (("kernel", (12, 20)), ("bias", (20,))):
+            start = 0.01 * random.standard_normal(shape)
+            variables.append(keras.Variable(start, dtype=kind, name=name))
+            gradient = random.standard_normal(shape)
+            gradients.append(keras.ops.convert_to_tensor(gradient, kind))
+        cls(0.01, weight_decay=None).apply(gradients, variables)
+        for variable in variables:
+            assert keras.backend.standardize_dtype(variable.dtype) == kind
+        moved[kind] = to_arrays(
+            [keras.ops.cast(v, "float32") for v in variables]
+        )
+    for one, two in zip(*moved.values(), strict=True):
+        error = np.linalg.norm(one - two) / np.linalg.norm(one)
+        assert error < (1e-5 if dtype == "float64" else 0.02)
+
+
 WRONG = [
     ("Scion", {"embedding_norm": "rms"}, "embedding_norm"),
     ("Scion", {"hidden_scale": -1.0}, "hidden_scale"),

@@ -61,11 +61,14 @@ def adam_direction(
         epsilon_before_debiasing: Whether epsilon is added to sqrt(v), as in
             Keras and Moonlight, and not to sqrt(v^), as in PyTorch.
 
+    Returns:
+        A tensor of the shape of m, float32.
+
     References:
         Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019.
     """
-    root = ops.cast(ops.sqrt(debias(beta_2, t)), v.dtype)
-    correction = ops.cast(debias(beta_1, t), m.dtype)
+    m, v = (ops.cast(x, "float32") for x in (m, v))
+    root, correction = ops.sqrt(debias(beta_2, t)), debias(beta_1, t)
     if epsilon_before_debiasing:
         return m / (ops.sqrt(v) + epsilon) * (root / correction)
     return (m / correction) / (ops.sqrt(v) / root + epsilon)

@@ -81,7 +81,7 @@ class Lamb(ElementwiseOptimizer):
         directions = self.directions(m, v, betas, t)
         for x, rate, gamma, r in zip(X, rates, gammas, directions, strict=True):
             x = ops.cast(x, "float32")
-            u = ops.cast(r, "float32") + float(gamma) * x
+            u = r + float(gamma) * x
             steps.append(-rate * _trust_ratio(x, u) * u)
         moved = backend.move(X, steps, [1.0] * len(X))
         return moved, self.new_state(state, m, v, active, t)
