@@ -20,7 +20,7 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax-cache \
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo sweep test test-newest test-oldest test-slow bench \
+.PHONY: help demo sweep sweep-all test test-newest test-oldest test-slow bench \
   bench-loss bench-gpu lint format clean
 
 help:
@@ -33,6 +33,12 @@ demo: $(DEMO_VENV)/ready
 ## sweep        the learning-rate sweep behind the demo's defaults
 sweep: $(DEMO_VENV)/ready
 	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax --sweep
+
+## sweep-all    the same sweep with every optimizer of docs/baselines.md
+sweep-all: $(DEMO_VENV)/ready
+	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax \
+	  --sweep --resume --output runs/gpt2_sweep_all --optimizer lanton adamw \
+	  keras_muon muon d_muon adamuon scion gluon mars blockwise_adamw lamb
 
 ## test         every test on every backend, newest and oldest Keras
 test: test-newest test-oldest

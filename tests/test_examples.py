@@ -398,6 +398,15 @@ def test_cnn_learns_digits(cnn, tmp_path, capsys):
     assert "test accuracy" in capsys.readouterr().out
 
 
+def test_cnn_makes_every_optimizer(cnn):
+    for name in cnn.OPTIMIZERS:
+        optimizer = cnn.make_optimizer(name, 0.1, 10)
+        assert optimizer.weight_decay in (None, 0.0)
+        for preset in cnn.PRESETS.values():
+            assert preset.learning_rates[name] > 0
+    assert cnn.make_optimizer("scion", 0.05, 10).beta_1 == 0.5
+
+
 def test_cnn_reads_cifar100(cnn, tmp_path, monkeypatch):
     import keras
 
