@@ -151,7 +151,7 @@ class NormOptimizer(LayerwiseOptimizer):
         Returns:
             `(matrices,)` float32, and what changes of the state.
         """
-        if self.noise is None:
+        if self.noise is None or not self._plan.rounds:
             return ops.ones_like(state["noise"]), {}
         new = self.noise.measure(
             self._plan, self.norms, G, B_last, state, active, t

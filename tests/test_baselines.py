@@ -558,6 +558,15 @@ def test_noise_needs_its_own_type_and_windows():
         optimizer.noise_report()
 
 
+def test_noise_without_a_hidden_layer():
+    paths = ["tokens/embeddings", "norm/gamma"]
+    gradients = make_gradients(3, paths)
+    noise = NoiseAdaptiveRate(noise_interval=1)
+    found, start = run(baselines.DMuon, gradients, paths, noise=noise)
+    wanted, _ = run(baselines.DMuon, gradients, paths)
+    assert_equal(found, wanted, start, 1e-6)
+
+
 def test_scion_starts_on_its_balls():
     variables = make_variables(FEW)
     before = to_arrays(variables)
