@@ -57,11 +57,10 @@ test-oldest: $(VENV)/ready $(OLDEST)/ready
 	@set -e; for backend in $(BACKENDS); do \
 	  flags=; \
 	  if [ $$backend = tensorflow ]; then \
-	    flags=--xla_backend_optimization_level=0; \
+	    flags=XLA_FLAGS=--xla_backend_optimization_level=0; \
 	  fi; \
-	  $(THREADS) $(JAX_CACHE) XLA_FLAGS="$$XLA_FLAGS $$flags" \
-	    KERAS_BACKEND=$$backend PYTHONPATH=$(OLDEST) \
-	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
+	  env $$flags $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
+	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
 	done
 
 ## test-slow    the tests that take minutes each
