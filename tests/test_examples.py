@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.util
+import inspect
 import io
 import json
 import pathlib
@@ -399,7 +400,12 @@ def test_cnn_learns_digits(cnn, tmp_path, capsys):
 
 
 def test_cnn_makes_every_optimizer(cnn):
+    import keras
+
+    arguments = inspect.signature(keras.optimizers.Muon).parameters
     for name in cnn.OPTIMIZERS:
+        if name == "keras_muon" and "adam_weight_decay" not in arguments:
+            continue  # an older Keras
         optimizer = cnn.make_optimizer(name, 0.1, 10)
         assert optimizer.weight_decay in (None, 0.0)
         for preset in cnn.PRESETS.values():
