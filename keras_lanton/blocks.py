@@ -6,12 +6,8 @@ from keras_lanton.roles import Layer
 
 BLOCKS = ("qk", "vo", "mlp", "embedding", "position", "head", "norm")
 
-_QK = re.compile(r"(^|[/_])(query|key|q_proj|k_proj|q|k)([/_]|$)")
-_VO = re.compile(
-    r"(^|[/_])(value|v_proj|o_proj|v|o|attention_output|output_dense|qkv|c_attn)"
-    r"([/_]|$)"
-)
-_ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
+_QK = re.compile(r"(query|key|[qk]_proj)(_\d+)?")
+_VO = re.compile(r"(value|[vo]_proj|qkv|c_attn|.*attention.*)(_\d+)?")
 
 
 def block_of(layer: Layer) -> str:
@@ -36,10 +32,8 @@ def block_of(layer: Layer) -> str:
         if "position" in layer.path:
             return "position"
         return "head" if 0 in layer.input_axes else "embedding"
-    # The kernel's own name says nothing; the names of its owners do.
-    owners = layer.path.rpartition("/")[0]
-    if _QK.search(owners):
+    # The kernel's own name says nothing; its layer's does.
+    owner = layer.path.split("/")[-2] if "/" in layer.path else ""
+    if _QK.fullmatch(owner):
         return "qk"
-    if _VO.search(owners) or _ATTENTION.search(owners.rpartition("/")[2]):
-        return "vo"
-    return "mlp"
+    return "vo" if _VO.fullmatch(owner) else "mlp"
