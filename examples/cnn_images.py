@@ -19,14 +19,15 @@ biases only, GELU, and a linear head without bias whose logits are divided
 by 9. The augmentation is airbench's: reflected shifts of up to 2 pixels,
 alternating flips (not for digits) and label smoothing 0.2.
 
-LANTON's recipe is the paper's: learning rate 0.1, beta_1 0.6, beta_2 0.85,
-sign momentum on biases (`vector_norm="sign"`). The paper leaves open, and
-here is chosen: convolutions are flattened to (height * width * input,
-output) matrices; the head, a matrix, moves with the convolutions; the rate
-falls linearly to 0 without warm-up and there is no weight decay, as in
+LANTON's recipe is the paper's (`lanton_paper`): learning rate 0.1, beta_1 0.6,
+beta_2 0.85, sign momentum on biases (`vector_norm="sign"`); `lanton` moves
+biases by AdamW, as the package does unless told otherwise. The paper leaves
+open, and here is chosen: convolutions are flattened to (height * width *
+input, output) matrices; the head, a matrix, moves with the convolutions; the
+rate falls linearly to 0 without warm-up and there is no weight decay, as in
 airbench with Muon; batch 2000 (128 for the digits); the whitening bias is
-trained throughout. Test accuracy is that of the plain image, with no
-test-time augmentation.
+trained throughout. Test accuracy is that of the plain image, with no test-time
+augmentation.
 
 `--optimizer` takes the others of the paper's CIFAR-100 table too, at its
 rates. Where the paper moves biases by SGD under Muon and D-Muon, theirs here
@@ -47,13 +48,16 @@ import time
 
 import hyperparameters
 import numpy as np
+import pretraining
 
 # Keras reads KERAS_BACKEND when it is first imported, and `--backend` sets
 # it: the functions below therefore import Keras themselves.
 
-# Those of the paper's CIFAR-100 table, AdamW and Keras' own Muon.
+# Those of the paper's CIFAR-100 table, LANTON without its sign steps, AdamW and
+# Keras' own Muon.
 OPTIMIZERS = (
     "lanton",
+    "lanton_paper",
     "sgd",
     "adamw",
     "keras_muon",
@@ -85,7 +89,8 @@ PRESETS = {
         epochs=16,
         flip=False,
         learning_rates={
-            "lanton": 0.1,
+            "lanton": 0.05,
+            "lanton_paper": 0.1,
             "sgd": 0.1,
             "adamw": 0.01,
             "keras_muon": 0.01,
@@ -107,6 +112,7 @@ PRESETS = {
                 for row in hyperparameters.ROWS
                 if row.experiment == "cnn_cifar100"
             },
+            "lanton": 0.1,
             "adamw": 0.01,
             "keras_muon": 0.01,
         },
@@ -277,36 +283,35 @@ def make_model(images, widths):
 # -- Training ----------------------------------------------------------------
 
 
-def make_optimizer(name, learning_rate, steps):
+def make_schedule(learning_rate, steps):
     """The learning rate falls linearly to 0 over `steps`."""
     import keras
 
-    schedule = keras.optimizers.schedules.PolynomialDecay(
+    return keras.optimizers.schedules.PolynomialDecay(
         learning_rate, decay_steps=steps, end_learning_rate=0.0
     )
+
+
+def make_optimizer(name, learning_rate):
+    """`learning_rate` is a schedule or a number."""
+    import keras
+
     if name == "sgd":
-        return keras.optimizers.SGD(schedule, momentum=0.85, nesterov=True)
+        return keras.optimizers.SGD(learning_rate, momentum=0.85, nesterov=True)
     if name == "adamw":
-        return keras.optimizers.AdamW(schedule, weight_decay=0.0)
+        return keras.optimizers.AdamW(learning_rate, weight_decay=0.0)
     if name == "keras_muon":
         # Keras' Muon takes matrices alone: here that is the head, all other
         # weights go to its Adam.
         return keras.optimizers.Muon(
-            schedule, weight_decay=0.0, adam_weight_decay=0.0
+            learning_rate, weight_decay=0.0, adam_weight_decay=0.0
         )
+    paper = "lanton_paper" if name == "lanton" else name
+    options = dict(hyperparameters.find(paper, "cnn_cifar100").options)
     if name == "lanton":
-        from keras_lanton import Lanton
-
-        return Lanton(
-            schedule,
-            beta_1=0.6,
-            beta_2=0.85,
-            vector_norm="sign",
-            weight_decay=0.0,
-        )
-    row = hyperparameters.find(name, "cnn_cifar100")
+        del options["vector_norm"]  # AdamW moves vectors
     return hyperparameters.make_optimizer(
-        name, schedule, options=row.options, weight_decay=None
+        name, learning_rate, options=options, weight_decay=None
     )
 
 
@@ -339,7 +344,7 @@ def train(name, learning_rate, images, args):
     steps_per_epoch = len(images.x_train) // preset.batch_size
     model.compile(
         optimizer=make_optimizer(
-            name, learning_rate, args.epochs * steps_per_epoch
+            name, make_schedule(learning_rate, args.epochs * steps_per_epoch)
         ),
         loss=keras.losses.CategoricalCrossentropy(
             from_logits=True, label_smoothing=LABEL_SMOOTHING
@@ -350,14 +355,16 @@ def train(name, learning_rate, images, args):
     )
     print(f"{name}, learning rate {learning_rate:g}")
     seconds = []
+    monitors = pretraining.make_monitors(name)
     logs = model.fit(
         training_batches(images, preset, args.epochs, args.seed),
         steps_per_epoch=steps_per_epoch,
         epochs=args.epochs,
         shuffle=False,  # the batches are shuffled already
-        callbacks=[make_stopwatch(seconds)],
+        callbacks=[make_stopwatch(seconds), *monitors],
     )
     args.output.mkdir(parents=True, exist_ok=True)
+    pretraining.draw_monitors(monitors, args.output / f"{name}_noise.png")
     model.save_weights(args.output / f"{name}.weights.h5")
     return {
         "optimizer": name,
@@ -399,17 +406,6 @@ def print_table(results):
 # -- The command line --------------------------------------------------------
 
 
-def positive(kind):
-    def convert(text):
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    convert.__name__ = kind.__name__  # argparse prints it
-    return convert
-
-
 def parse(argv):
     parser = argparse.ArgumentParser(
         description="Train the airbench CNN with LANTON and SGD."
@@ -420,18 +416,18 @@ def parse(argv):
         "--optimizer",
         nargs="+",
         choices=OPTIMIZERS,
-        default=["lanton", "sgd"],
+        default=["lanton_paper", "sgd"],
         help="one or more, trained one after the other",
     )
     add(
         "--learning-rate",
         nargs="+",
-        type=positive(float),
+        type=pretraining.positive(float),
         metavar="RATE",
         help="one for each optimizer",
     )
-    add("--epochs", type=positive(int))
-    add("--seed", type=positive(int), default=42)
+    add("--epochs", type=pretraining.positive(int))
+    add("--seed", type=pretraining.positive(int), default=42)
     add("--output", type=pathlib.Path, help="default: runs/cnn_DATASET")
     add("--backend", choices=("jax", "torch", "tensorflow"))
     args = parser.parse_args(argv)

@@ -114,7 +114,7 @@ ROWS = (
         "d_muon", (1e-3, 5e-4, 5e-3, 5e-3), hidden_scale=0.2, **ADAM, **DECAY
     ),
     *_rows(
-        "lanton",
+        "lanton_paper",
         (5e-3, 3e-3, 5e-3, 5e-3),
         beta_1=0.95,
         beta_2=0.9,
@@ -127,11 +127,12 @@ ROWS = (
     _cnn("mars", 0.1, beta_1=0.9, beta_2=0.95),
     _cnn("scion", 0.05, beta_1=0.5),
     _cnn("d_muon", 0.1, **ADAM),
-    _cnn("lanton", 0.1, beta_1=0.6, beta_2=0.85, vector_norm="sign"),
+    _cnn("lanton_paper", 0.1, beta_1=0.6, beta_2=0.85, vector_norm="sign"),
 )
 
-# Named in the paper, without a row in its tables.
-WITHOUT_ROWS = ("lamb", "blockwise_adamw", "adamuon", "gluon")
+# Lanton with this package's defaults; the others the paper names, without a
+# row in its tables.
+WITHOUT_ROWS = ("lanton", "lamb", "blockwise_adamw", "adamuon", "gluon")
 
 
 def find(method, experiment):
@@ -178,6 +179,7 @@ def make_optimizer(method, learning_rate, *, options=(), **kwargs):
         "sgd": keras.optimizers.SGD,
         "adamw": keras.optimizers.AdamW,
         "lanton": keras_lanton.Lanton,
+        "lanton_paper": keras_lanton.Lanton.paper,
         "muon": baselines.Muon,
         "d_muon": baselines.DMuon,
         "adamuon": baselines.AdaMuon,
