@@ -3,9 +3,22 @@
 `model.compile(optimizer=Lanton())`, on JAX, PyTorch and TensorFlow.
 """
 
+from keras_lanton import callbacks
 from keras_lanton.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.backends import use_gpu_kernels
+from keras_lanton.checkpoints import load_checkpoint
+from keras_lanton.explanations import explain
 from keras_lanton.lanton import Lanton
+from keras_lanton.rate_finder import find_learning_rate
 from keras_lanton.version import __version__
 
-__all__ = ["Lanton", "NoiseAdaptiveRate", "__version__", "use_gpu_kernels"]
+__all__ = [
+    "Lanton",
+    "NoiseAdaptiveRate",
+    "__version__",
+    "callbacks",
+    "explain",
+    "find_learning_rate",
+    "load_checkpoint",
+    "use_gpu_kernels",
+]

@@ -11,6 +11,10 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.arguments import ABOVE_0
+from keras_lanton.arguments import DECAY
+from keras_lanton.arguments import DTYPES
+from keras_lanton.arguments import STEPS
 from keras_lanton.arguments import Numbers
 from keras_lanton.arguments import check_choice
 from keras_lanton.arguments import check_numbers
@@ -314,11 +318,10 @@ CHOICES = {
     ),
     "noise_estimator": ("lanczos", "newton_schulz", "randomized_svd", "svd"),
 }
-DTYPES = ("float32", "float16", "bfloat16")
 NUMBERS: Numbers = {
-    "beta_2": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
-    "alpha": ("a number above 0", lambda x: x > 0, False),
-    "noise_interval": ("an integer of at least 1", lambda x: x >= 1, True),
+    "beta_2": DECAY,
+    "alpha": ABOVE_0,
+    "noise_interval": STEPS,
     "rank": ("None or an integer of at least 1", lambda x: x >= 1, True),
     "power_iterations": (
         "None or an integer of at least 0",

@@ -8,7 +8,8 @@ Private names of Keras that this package overrides or reads, all constant from
 3.10 to 3.15 (tests/test_contract.py fails when one changes):
 `_backend_update_step` (JAX, PyTorch), `_distributed_tf_update_step`
 (TensorFlow), `_apply_weight_decay`, `_use_weight_decay`, `_get_variable_index`,
-`_check_variables_are_known`, `_var_key`, `_iterations`, `_trainable_variables`,
+`_check_variables_are_known`, `_var_key`, `_iterations`, `_learning_rate`,
+`_trainable_variables`,
 `_update_model_variables_moving_average`, `_model_variables_moving_average`.
 """
 
@@ -24,9 +25,11 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton import roles
+from keras_lanton import summaries
 from keras_lanton.arguments import check_base_arguments
 from keras_lanton.arguments import check_choice
 from keras_lanton.arguments import check_patterns
+from keras_lanton.arguments import shown
 from keras_lanton.plan import Plan
 from keras_lanton.roles import Layer
 
@@ -72,6 +75,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     slot_roles: Mapping[str, tuple[str, ...]] = {}
     # Arguments of subclasses that go to the config as they are.
     arguments: tuple[str, ...] = ()
+    # What to say of saved state that does not fit.
+    state_hint = ""
 
     def __init__(
         self,
@@ -87,7 +92,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         check_patterns(weight_decay_exclude)
         super().__init__(learning_rate, **kwargs)
         self.nonfinite = nonfinite
-        self._plan = Plan(weight_decay_exclude, roles or ())
+        self._plan = Plan(weight_decay_exclude, _read_records(roles))
 
     # What every variable is.
 
@@ -156,6 +161,14 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         self._plan.assigned.update(made)
 
     @property
+    def schedule(self) -> Any:
+        """The `LearningRateSchedule` that was given, or None."""
+        given = self._learning_rate
+        schedules = keras.optimizers.schedules
+        is_one = isinstance(given, schedules.LearningRateSchedule)
+        return given if is_one else None
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """What was decided, one record per variable, in their order.
 
@@ -185,12 +198,44 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         return tuple(self._plan.decayed[i] for i in self._plan.moving)
 
     def summary(self, print_fn: Callable[[str], None] | None = None) -> None:
-        """Prints `layers` as a table, like `model.summary()`.
+        """Prints what was decided as a table, like `model.summary()`.
+
+        Path, shape, role and matrices of every variable, the RMS of its step
+        at learning rate 1, totals per role, the memory of the state, and which
+        views are guesses.
 
         Args:
             print_fn: Takes the table as a string. Defaults to `print`.
+
+        Raises:
+            ValueError: Before the optimizer is built.
         """
-        roles.print_summary(self.layers, print_fn)
+        steps = [self.describe_step(layer) for layer in self.layers]
+        summaries.print_summary(
+            self.layers, print_fn, steps=steps, notes=[self._memory()]
+        )
+
+    def describe_step(self, layer: Layer) -> str:
+        """The size of a layer's steps, for `summary`; "" is not said.
+
+        Args:
+            layer: One of `layers`.
+        """
+        return ""
+
+    def _memory(self) -> str:
+        """What the state takes, beside the weights."""
+        parts = {
+            name: summaries.count_bytes(
+                held if isinstance(held, list) else [held]
+            )
+            for name, held in self._plan.state.items()
+        }
+        return summaries.describe_memory(
+            parts,
+            total=summaries.count_bytes(self.variables),
+            weights=summaries.count_bytes(self._trainable_variables),
+        )
 
     def _check_not_built(self, method: str) -> None:
         if self.built:
@@ -213,8 +258,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         """
         if self.built:
             return
-        keys = [self._var_key(variable) for variable in variables]
-        layers = self._plan.decide(keys, variables)
+        layers = self.decide_layers(variables)
         super().build(variables)
         self._plan.layers = layers
         self._plan.decide_decay(variables, self._use_weight_decay)
@@ -243,6 +287,21 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             state[name] = self.add_variable(shape, "zeros", dtype, name=name)
         self._skipped_steps = state.pop("skipped_steps")
         self._plan.state = state
+
+    def decide_layers(self, variables: Sequence[Any]) -> tuple[Layer, ...]:
+        """What `build` on these variables would decide, without state.
+
+        Args:
+            variables: The trainable variables.
+
+        Returns:
+            One record per variable.
+
+        Raises:
+            ValueError: If roles were given for other variables than these.
+        """
+        keys = [self._var_key(variable) for variable in variables]
+        return self._plan.decide(keys, variables)
 
     def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
         """Shapes and dtypes of state that is not per variable, by name.
@@ -298,8 +357,9 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             store: Mapping of positions ("0", "1", ...) to arrays.
 
         Raises:
-            ValueError: If there are more or fewer arrays than variables, or
-                an array has another shape than its variable.
+            ValueError: If there are more or fewer arrays than variables, an
+                array has another shape than its variable, or holds what this
+                state never holds.
         """
         if self.built:
             if len(store.keys()) != len(self.variables):
@@ -307,21 +367,70 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                     f"The optimizer's state is {len(self.variables)} arrays: "
                     "the saved one is of another model, of other optimizer "
                     "arguments, or of a version of this package with another "
-                    "state layout (CHANGELOG, `State layout`). Nothing was "
-                    "loaded; `load_model(..., compile=False)` loads the model "
-                    f"alone. Received: {len(store.keys())} arrays"
+                    "state layout (CHANGELOG, `State layout`). "
+                    f"{self.state_hint}Nothing was loaded; "
+                    "`load_model(..., compile=False)` loads the model alone. "
+                    f"Received: {len(store.keys())} arrays"
                 )
             for i, variable in enumerate(self.variables):
-                found = tuple(np.shape(store[str(i)]))
-                if found != tuple(variable.shape):
-                    raise ValueError(
-                        f"Optimizer state {i}, {variable.path!r}, has shape "
-                        f"{tuple(variable.shape)}: the state was saved for "
-                        "another model, other optimizer arguments, or by a "
-                        "version with another state layout (CHANGELOG). "
-                        f"Nothing was loaded. Received: shape {found}"
-                    )
+                self._check_saved(i, variable, store)
+        # Reads all of it again: a copy of the state may not fit into memory.
         super().load_own_variables(store)
+
+    def _check_saved(self, i: int, variable: Any, store: Any) -> None:
+        """ValueError unless the variable may have the saved value."""
+        what = f"Optimizer state {i}, {variable.path!r},"
+        if str(i) not in store.keys():
+            raise ValueError(
+                f"{what} is missing. Nothing was loaded. "
+                f"Received: {sorted(store.keys())}"
+            )
+        value = np.asarray(store[str(i)])
+        if value.shape != tuple(variable.shape):
+            raise ValueError(
+                f"{what} has shape "
+                f"{tuple(variable.shape)}: the state was saved for "
+                "another model, other optimizer arguments, or by a "
+                "version with another state layout (CHANGELOG). "
+                f"{self.state_hint}Nothing was loaded. "
+                f"Received: shape {value.shape}"
+            )
+        kind = variable.dtype.rstrip("0123456789").removeprefix("b")
+        if not value.dtype.name.removeprefix("b").startswith(kind):
+            raise ValueError(
+                f"{what} has dtype {variable.dtype}. Nothing was loaded. "
+                f"Received: dtype {value.dtype.name}"
+            )
+        bad = self._impossible(variable, value)
+        if bad.any():
+            raise ValueError(
+                f"{what} holds a value that it never has: the file is damaged. "
+                "Nothing was loaded. "
+                f"Received: {value[bad].ravel()[0]} in {int(bad.sum())} of "
+                f"{value.size} entries"
+            )
+
+    def _impossible(self, variable: Any, value: np.ndarray) -> np.ndarray:
+        """Which entries of a saved value no run of this optimizer has."""
+        skips = self.nonfinite == "skip"
+        bad = np.zeros(value.shape, bool)
+        state = self._plan.state
+        if value.dtype.kind in "iu" or variable is state["noise"]:
+            bad |= value < 0
+        if variable.name == "learning_rate" or (
+            skips and variable is state["noise"]
+        ):
+            bad |= ~np.isfinite(value)
+        # Within an accumulation window its sums may be NaN, to be skipped.
+        own = [
+            one
+            for name, held in state.items()
+            if name != "gradient_difference"
+            for one in (held if isinstance(held, list) else [held])
+        ]
+        if skips and any(one is variable for one in own):
+            bad |= np.isnan(value)
+        return bad
 
     @property
     def skipped_steps(self) -> int:
@@ -362,6 +471,31 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             The new weights and the new state.
         """
         raise NotImplementedError
+
+    def weight_decays(self) -> Tensor:
+        """Gamma of each layer, `(variables,)`, 0 where it is excluded."""
+        gamma = self.weight_decay or 0.0
+        return ops.convert_to_tensor(
+            gamma * np.array(self.decayed_layers, "float32")
+        )
+
+    def new_state(
+        self, state: State, active: Tensor, t: Tensor, **changed: Any
+    ) -> State:
+        """The state after a step, for the end of `step`.
+
+        Args:
+            state: Before the step.
+            active: As `step` has it.
+            t: As `step` has it.
+            **changed: What else the step changed, by name; lists are cast to
+                the dtypes of the old.
+        """
+        for name, new in changed.items():
+            if isinstance(new, list):
+                changed[name] = as_in(state[name], new)
+        last_step = ops.where(active, t, state["last_step"])
+        return {**state, **changed, "last_step": last_step}
 
     def observe(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
@@ -543,6 +677,28 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             **{name: getattr(self, name) for name in self.arguments},
         )
         return config
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
+    name = keras.backend.standardize_dtype(x.dtype)
+    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
+
+
+def as_in(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
+    """The new tensors in the dtypes of the old ones."""
+    return [ops.cast(x, y.dtype) for x, y in zip(new, old, strict=True)]
+
+
+def _read_records(records: Any) -> list[Layer]:
+    """The layers of a config's `roles`; ValueError for anything else."""
+    try:
+        return [roles.layer_from_config(record) for record in records or ()]
+    except Exception as error:
+        raise ValueError(
+            "`roles` must be None or the records of a config. "
+            f"Received: roles={shown(records)}"
+        ) from error
 
 
 def _check_shapes(

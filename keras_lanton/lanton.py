@@ -5,19 +5,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
+from keras_lanton import adamw
 from keras_lanton import adaptive_rate
+from keras_lanton import migration
 from keras_lanton.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.arguments import ABOVE_0
+from keras_lanton.arguments import AT_LEAST_0
+from keras_lanton.arguments import DECAY
 from keras_lanton.arguments import Numbers
 from keras_lanton.arguments import check_choice
 from keras_lanton.arguments import check_numbers
+from keras_lanton.arguments import shown
 from keras_lanton.base import State
+from keras_lanton.base import as_in
 from keras_lanton.base import backend
+from keras_lanton.base import wide
 from keras_lanton.norm_optimizer import NormOptimizer
 from keras_lanton.norm_optimizer import lookahead
 from keras_lanton.norm_optimizer import rms_matched
-from keras_lanton.norm_optimizer import wide
 from keras_lanton.norms import RMS
 from keras_lanton.norms import Norm
 from keras_lanton.norms import Sign
@@ -43,8 +51,10 @@ class Lanton(NormOptimizer):
     The LMO, the dual norm ||.||_* and the step scale s depend on the role of
     the layer: `"hidden"` (matrices: U V^T), `"embedding"` (tables and heads:
     sign) or `"vector"` (gains and biases: normalized). D_t is the noise
-    sample. A variable without a gradient, or with one that is zero
-    everywhere, keeps its weights and state on that step.
+    sample. By default AdamW moves vectors, at the base rate, and with
+    Nesterov's look-ahead b1 B_t + (1 - b1) G_t goes to line 6; the paper's own
+    settings are `Lanton.paper()`. A variable without a gradient, or with one
+    that is zero everywhere, keeps its weights and state on that step.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a
@@ -72,19 +82,27 @@ class Lanton(NormOptimizer):
             `"momentum"`: G_t - B_{t-1}, without a second buffer.
         noise_estimator: Nuclear norm of the hidden layers' samples:
             `"lanczos"` (sketch and stochastic Lanczos quadrature, within a
-            few percent), `"newton_schulz"` (<D, polar(D)>), `"svd"` (exact)
-            or `"randomized_svd"` (the paper's).
+            few percent), `"newton_schulz"` (`<D, polar(D)>`), `"svd"`
+            (exact) or `"randomized_svd"` (the paper's).
         hidden_scale: RMS of a hidden step of rate 1, at least 0; only with
             `step_scale="rms_matched"`.
+        adamw_roles: Roles that AdamW moves in place of lines 6 to 10: some
+            of `"embedding"` and `"vector"`.
+        adam_lr_ratio: AdamW's rate over the base rate, at least 0.
+        adam_beta_1: beta_1 of AdamW, in [0, 1).
+        adam_beta_2: beta_2 of AdamW, in [0, 1).
+        epsilon: Of AdamW, above 0.
         embedding_scale: r1, at least 0: entries of an embedding step of rate
-            1 are r1 / width.
-        vector_scale: r2, at least 0: RMS of a vector step of rate 1.
-        vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe.
+            1 are r1 / width. Where AdamW does not move embeddings.
+        vector_scale: r2, at least 0: RMS of a vector step of rate 1. Where
+            AdamW does not move vectors.
+        vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe. Where
+            AdamW does not move vectors.
         step_scale: Hidden steps: `"rms_matched"`:
             hidden_scale sqrt(max(d_in, d_out)) U V^T; `"operator"`:
             sqrt(d_out / d_in) U V^T.
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        ns_steps: Newton-Schulz steps, at least 1.
+        ns_steps: Newton-Schulz steps, from 1 to 100.
         ns_coefficients: `"jordan"`, `"you"`, `"polar_express"` or rows
             `(a, b, c)`; the last row is repeated up to `ns_steps`.
         ns_dtype: Of the products in Newton-Schulz: `"float32"`, `"float16"`,
@@ -97,6 +115,11 @@ class Lanton(NormOptimizer):
             each variable's own.
         previous_gradient_dtype: Dtype of the gradients that are kept for the
             next step. Defaults to float32.
+        shard_orthogonalization: Whether each device orthogonalizes and
+            measures a share of the matrices, and then gets the steps of all.
+            None: on JAX, over the mesh that the weights lie on. True: also on
+            PyTorch, over the processes of `torch.distributed`, which must
+            then all take every step. Not on TensorFlow.
         nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
             changes nothing but the iteration count and `skipped_steps`;
             `"propagate"`: Keras' usual behaviour.
@@ -129,33 +152,44 @@ class Lanton(NormOptimizer):
         "vector_scale",
         "vector_norm",
         "step_scale",
+        *adamw.NUMBERS,
+    )
+    slots = {"velocity": "float32"}
+    state_hint = (
+        "State from before AdamW was a part is that of `Lanton.paper()`. "
     )
 
     def __init__(
         self,
         learning_rate: Any = 5e-3,
         *,
-        beta_1: float = 0.95,
+        beta_1: float = 0.9,
         beta_2: float = 0.9,
-        alpha: float = 0.3,
+        alpha: float = 1.0,
         alpha_unit: str = "group_noise",
-        group_reduction: str = "max",
+        group_reduction: str = "mean",
         noise_interval: int = 10,
         noise_schedule: str = "staggered",
         noise_reference: str = "previous_gradient",
         noise_estimator: str = "lanczos",
         hidden_scale: float = 0.2,
-        embedding_scale: float = 300.0,
+        adamw_roles: Sequence[str] = ("vector",),
+        adam_lr_ratio: float = 1.0,
+        adam_beta_1: float = 0.9,
+        adam_beta_2: float = 0.95,
+        epsilon: float = 1e-8,
+        embedding_scale: float = 200.0,
         vector_scale: float = 1.0,
         vector_norm: str = "rms",
         step_scale: str = "rms_matched",
-        nesterov: bool = False,
+        nesterov: bool = True,
         ns_steps: int = 5,
         ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
         ns_dtype: str = "auto",
         max_temporary_bytes: int = 2**29,
         momentum_dtype: str | None = None,
         previous_gradient_dtype: str | None = None,
+        shard_orthogonalization: bool | None = None,
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
@@ -177,6 +211,7 @@ class Lanton(NormOptimizer):
             ns_dtype=ns_dtype,
             max_temporary_bytes=max_temporary_bytes,
             momentum_dtype=momentum_dtype,
+            shard_orthogonalization=shard_orthogonalization,
             nonfinite=nonfinite,
             weight_decay=weight_decay,
             weight_decay_exclude=weight_decay_exclude,
@@ -189,11 +224,96 @@ class Lanton(NormOptimizer):
         self.vector_scale = float(vector_scale)
         self.vector_norm = vector_norm
         self.step_scale = step_scale
+        self.adamw_roles = tuple(adamw_roles)
+        self.slot_roles = {"velocity": self.adamw_roles}
+        self.adam_lr_ratio = float(adam_lr_ratio)
+        self.adam_beta_1 = float(adam_beta_1)
+        self.adam_beta_2 = float(adam_beta_2)
+        self.epsilon = float(epsilon)
+
+    @classmethod
+    def paper(cls, learning_rate: Any = 5e-3, **kwargs: Any) -> "Lanton":
+        """Lanton with the paper's settings.
+
+        Args:
+            learning_rate: As in the constructor.
+            **kwargs: Arguments of the constructor, which go before the
+                paper's.
+
+        References:
+            arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters.
+            What they leave open: docs/deviations.md.
+        """
+        settings = dict(PAPER)
+        roles = kwargs.get("adamw_roles", ())
+        if isinstance(roles, (list, tuple)) and "embedding" in roles:
+            del settings["embedding_scale"]  # AdamW has none
+        return cls(learning_rate, **{**settings, **kwargs})
+
+    @classmethod
+    def from_adamw(
+        cls,
+        adamw: Any,
+        *,
+        rate_factor: float = migration.RATE_OVER_ADAMW,
+        **kwargs: Any,
+    ) -> "Lanton":
+        """Lanton for a model that AdamW has trained until now.
+
+        The learning rate, or schedule, is AdamW's times `rate_factor`: what
+        Lanton's best rate was over AdamW's in most of docs/paper.md. Weight
+        decay, clipping, averages, loss scale and accumulation stay; betas and
+        epsilon go to the layers that AdamW still moves. What was excluded from
+        weight decay is in no config: give `weight_decay_exclude`.
+
+        Args:
+            adamw: A `keras.optimizers.AdamW` or `Adam`.
+            rate_factor: Lanton's rate over AdamW's, above 0.
+            **kwargs: Arguments of the constructor, which go before AdamW's.
+
+        Raises:
+            ValueError: For another optimizer, a wrong factor, or a learning
+                rate that is neither a float nor a schedule.
+
+        Example:
+            >>> adamw = keras.optimizers.AdamW(1e-3, weight_decay=0.1)
+            >>> lanton = Lanton.from_adamw(adamw)
+            >>> lanton.weight_decay
+            0.1
+        """
+        check_numbers({"rate_factor": ABOVE_0}, {"rate_factor": rate_factor})
+        found = migration.from_adamw(adamw, rate_factor)
+        return cls(**{**found, **kwargs})
+
+    @classmethod
+    def from_muon(cls, muon: Any, **kwargs: Any) -> "Lanton":
+        """Lanton for a model that Muon has trained until now.
+
+        Hidden steps have Muon's size, on average over the layers; embeddings,
+        which Muon leaves to AdamW, take Lanton's own steps, and momentum is
+        Lanton's own. Weight decay, clipping, averages, loss scale,
+        accumulation, Newton-Schulz steps and AdamW's betas, epsilon and rate
+        stay.
+
+        Args:
+            muon: A `keras.optimizers.Muon`, or a
+                `keras_lanton.baselines.DMuon`.
+            **kwargs: Arguments of the constructor, which go before Muon's.
+
+        Raises:
+            ValueError: For another optimizer, a Muon without `rms_rate`, or a
+                learning rate that is neither a float nor a schedule.
+
+        References:
+            Liu et al. 2025, Muon is Scalable for LLM Training (the RMS).
+        """
+        return cls(**{**migration.from_muon(muon), **kwargs})
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The paper's norms."""
+        """The paper's norms, of the roles that AdamW does not move."""
         vector = RMS() if self.vector_norm == "rms" else Sign()
-        return {"hidden": hidden, "embedding": Sign(), "vector": vector}
+        norms = {"hidden": hidden, "embedding": Sign(), "vector": vector}
+        return {r: n for r, n in norms.items() if r not in self.adamw_roles}
 
     def step(
         self,
@@ -210,9 +330,10 @@ class Lanton(NormOptimizer):
         Args:
             G: Gradients, one per layer, shaped as the weights.
             X: Weights, likewise.
-            state: `"momentum"`, `"noise"`, `"measurements"`, `"last_step"`
-                and, by noise reference, `"previous_gradient"` (one share per
-                round) or `"gradient_difference"`.
+            state: `"momentum"`, `"velocity"` (of the layers that AdamW
+                moves), `"noise"`, `"measurements"`, `"last_step"` and, by
+                noise reference, `"previous_gradient"` (one share per round)
+                or `"gradient_difference"`.
             active: Which layers have a gradient, `(variables,)` bool.
             eta: Learning rate, float32 scalar.
             t: Number of this step, int32 scalar, from 1.
@@ -221,7 +342,7 @@ class Lanton(NormOptimizer):
             The new weights and the new state, in the dtypes of the old.
         """
         B_last = [wide(b) for b in state["momentum"]]
-        G = [ops.cast(g, b.dtype) for g, b in zip(G, B_last, strict=True)]
+        G = as_in(B_last, G)
         moves = ops.cast(active, "float32")
 
         # Lines 7 to 9, first: line 5 may overwrite B_{t-1}.
@@ -230,11 +351,20 @@ class Lanton(NormOptimizer):
         s_eta_l = self.step_scales() * eta_l
 
         # Line 5: c = 1 - b1, but 1 at a layer's first gradient (B_0 = G_1)
-        # and 0 without a gradient.
-        first = state["last_step"] == 0
-        c = ops.where(first, 1.0, 1.0 - self.beta_1) * moves
-        ahead = ops.minimum(c, 1.0 - self.beta_1)
-        keep = 1.0 - eta * self.weight_decays() * moves
+        # and 0 without a gradient. AdamW's momentum starts at zero.
+        by_adamw = self._plan.with_roles(self.adamw_roles)
+        is_adamw = np.isin(np.arange(len(G)), by_adamw)
+        usual = ops.convert_to_tensor(
+            np.where(is_adamw, 1.0 - self.adam_beta_1, 1.0 - self.beta_1),
+            "float32",
+        )
+        first = ops.logical_and(
+            state["last_step"] == 0, ops.convert_to_tensor(~is_adamw)
+        )
+        c = ops.where(first, 1.0, usual) * moves
+        ahead = ops.minimum(c, usual)
+        weight_decays = self.weight_decays()
+        keep = 1.0 - eta * weight_decays * moves
         c, ahead, keep = backend.unpack(c, ahead, keep)
         B = backend.lerp(B_last, G, c, in_place=True)
 
@@ -244,17 +374,29 @@ class Lanton(NormOptimizer):
         M = lookahead(B, G, ahead) if self.nesterov else lambda _: B
         X = list(X)
         for stack, matrices in self._plan.stacks:
-            O = self.norms[stack.role].lmo(stack.gather(M(stack.indices)))
-            O = backend.scaled(O, ops.take(s_eta_l, matrices)[:, None, None])
-            self.move(X, stack, O, keep)
+            O = self.norms[stack.role].lmo(self.gather(stack, M(stack.indices)))
+            self.move(X, stack, O, ops.take(s_eta_l, matrices), keep)
 
-        momentum = [
-            ops.cast(new, old.dtype)
-            for new, old in zip(B, state["momentum"], strict=True)
-        ]
-        last_step = ops.where(active, t, state["last_step"])
-        new = {**measured, "momentum": momentum, "last_step": last_step}
-        return X, {**state, **new}
+        new = {**state, **measured, "momentum": B}
+        self._adamw().move(
+            by_adamw,
+            X,
+            G,
+            new,
+            moves=moves,
+            eta=eta,
+            weight_decays=weight_decays,
+            t=t,
+        )
+        return X, self.new_state(state, active, t, **new)
+
+    def _adamw(self) -> adamw.AdamW:
+        return adamw.AdamW(
+            lr_ratio=self.adam_lr_ratio,
+            beta_1=self.adam_beta_1,
+            beta_2=self.adam_beta_2,
+            epsilon=self.epsilon,
+        )
 
     def scale_of(self, layer: Layer) -> float:
         """The step scale s of line 10, a factor on the LMO."""
@@ -270,18 +412,53 @@ class Lanton(NormOptimizer):
         """Every argument and the decided roles, as JSON types."""
         config = super().get_config()
         config.update(config.pop("noise")["config"])
-        return config
+        return {**config, "adamw_roles": list(self.adamw_roles)}
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> "Lanton":
+        """Inverse of `get_config`.
+
+        A config without `adamw_roles` is older: AdamW moved none then.
+        """
+        if "embedding_scale" in config and "adamw_roles" not in config:
+            config = {**config, "adamw_roles": ()}
+        return super().from_config(config, custom_objects)
 
 
+# What the paper does otherwise than the constructor's defaults.
+PAPER: dict[str, Any] = {
+    "adamw_roles": (),
+    "alpha": 0.3,
+    "beta_1": 0.95,
+    "embedding_scale": 300.0,
+    "group_reduction": "max",
+    "nesterov": False,
+}
 CHOICES = {
     "vector_norm": ("rms", "sign"),
     "step_scale": ("rms_matched", "operator"),
 }
 NUMBERS: Numbers = {
-    "beta_1": ("a number in [0, 1)", lambda x: 0 <= x < 1, False),
-    "hidden_scale": ("a number of at least 0", lambda x: x >= 0, False),
-    "embedding_scale": ("a number of at least 0", lambda x: x >= 0, False),
-    "vector_scale": ("a number of at least 0", lambda x: x >= 0, False),
+    "beta_1": DECAY,
+    "hidden_scale": AT_LEAST_0,
+    "embedding_scale": AT_LEAST_0,
+    "vector_scale": AT_LEAST_0,
+    **adamw.NUMBERS,
+}
+# Arguments that mean something only where AdamW does not move the role, and
+# their defaults; then those of AdamW, where it moves any.
+WITHOUT_ADAMW = {
+    "embedding_scale": ("embedding", 200.0),
+    "vector_scale": ("vector", 1.0),
+    "vector_norm": ("vector", "rms"),
+}
+WITH_ADAMW = {
+    "adam_lr_ratio": 1.0,
+    "adam_beta_1": 0.9,
+    "adam_beta_2": 0.95,
+    "epsilon": 1e-8,
 }
 
 
@@ -295,3 +472,33 @@ def _check_arguments(given: Mapping[str, Any]) -> None:
             "`hidden_scale` belongs to step_scale='rms_matched'. Received: "
             f"hidden_scale={given['hidden_scale']!r}, step_scale='operator'"
         )
+    _check_adamw(given)
+
+
+def _check_adamw(given: Mapping[str, Any]) -> None:
+    """ValueError for wrong roles, and for what would be ignored."""
+    roles = given["adamw_roles"]
+    allowed = ("embedding", "vector")
+    if (
+        isinstance(roles, (str, bytes))
+        or not isinstance(roles, Sequence)
+        or not all(isinstance(r, str) and r in allowed for r in roles)
+        or len(set(roles)) < len(roles)
+    ):
+        raise ValueError(
+            f"`adamw_roles` must be a sequence of some of {allowed}. "
+            f"Received: adamw_roles={shown(roles)}"
+        )
+    for name, (role, default) in WITHOUT_ADAMW.items():
+        if role in roles and given[name] != default:
+            raise ValueError(
+                f"`{name}` has no effect where AdamW moves the role {role!r}: "
+                "leave it out of `adamw_roles`, or use `Lanton.paper()`. "
+                f"Received: {name}={given[name]!r}, adamw_roles={roles!r}"
+            )
+    for name, default in WITH_ADAMW.items():
+        if not roles and given[name] != default:
+            raise ValueError(
+                f"`{name}` has no effect where AdamW moves no role. "
+                f"Received: {name}={given[name]!r}, adamw_roles={roles!r}"
+            )

@@ -4,6 +4,7 @@ What Lanton and the baselines share: which matrices go together, their noise,
 and moving them. The order of the lines is each optimizer's own `step`.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -15,10 +16,14 @@ import numpy as np
 from keras import ops
 
 from keras_lanton.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.arguments import COUNT
+from keras_lanton.arguments import DTYPES
 from keras_lanton.arguments import Numbers
 from keras_lanton.arguments import check_bool
 from keras_lanton.arguments import check_choice
 from keras_lanton.arguments import check_numbers
+from keras_lanton.arguments import shown
+from keras_lanton.backends.functional import Devices
 from keras_lanton.base import LayerwiseOptimizer
 from keras_lanton.base import State
 from keras_lanton.base import backend
@@ -41,11 +46,12 @@ class NormOptimizer(LayerwiseOptimizer):
         noise: Makes the rates of layers with a norm depend on their gradient
             noise, or None.
         nesterov: Whether to look ahead before the LMO.
-        ns_steps: Newton-Schulz steps, at least 1.
+        ns_steps: Newton-Schulz steps, from 1 to 100.
         ns_coefficients: A name, or rows `(a, b, c)`.
         ns_dtype: Of the products in Newton-Schulz.
         max_temporary_bytes: What one stack may need in temporaries.
         momentum_dtype: Defaults to each variable's own.
+        shard_orthogonalization: Whether devices share out the matrices.
         **kwargs: Arguments of `LayerwiseOptimizer`.
 
     Raises:
@@ -59,19 +65,21 @@ class NormOptimizer(LayerwiseOptimizer):
         "ns_dtype",
         "max_temporary_bytes",
         "momentum_dtype",
+        "shard_orthogonalization",
     )
 
     def __init__(
         self,
         learning_rate: Any,
         *,
-        noise: NoiseAdaptiveRate | None,
-        nesterov: bool,
-        ns_steps: int,
-        ns_coefficients: str | Sequence[Sequence[float]],
-        ns_dtype: str,
-        max_temporary_bytes: int,
-        momentum_dtype: str | None,
+        noise: NoiseAdaptiveRate | None = None,
+        nesterov: bool = False,
+        ns_steps: int = 5,
+        ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
+        ns_dtype: str = "auto",
+        max_temporary_bytes: int = 2**29,
+        momentum_dtype: str | None = None,
+        shard_orthogonalization: bool | None = None,
         **kwargs: Any,
     ) -> None:
         check_numbers(NUMBERS, locals())
@@ -83,11 +91,11 @@ class NormOptimizer(LayerwiseOptimizer):
         if noise is not None and not isinstance(noise, NoiseAdaptiveRate):
             raise ValueError(
                 "`noise` must be None or a `NoiseAdaptiveRate`. "
-                f"Received: noise={noise!r}"
+                f"Received: noise={shown(noise)}"
             )
-        if noise is not None:
-            noise.check_accumulation(kwargs.get("gradient_accumulation_steps"))
         super().__init__(learning_rate, **kwargs)
+        if noise is not None:
+            noise.check_accumulation(self.gradient_accumulation_steps)
         self.slots = {"momentum": momentum_dtype, **self.slots}
         self.slots |= noise.slots() if noise else {}
         self.noise = noise
@@ -101,6 +109,12 @@ class NormOptimizer(LayerwiseOptimizer):
         self.ns_dtype = ns_dtype
         self.max_temporary_bytes = int(max_temporary_bytes)
         self.momentum_dtype = momentum_dtype
+        check_bool(
+            "shard_orthogonalization", shard_orthogonalization, optional=True
+        )
+        self.shard_orthogonalization = shard_orthogonalization
+        # Now, not in `build`: refuses what the backend cannot do.
+        backend.devices((), shard_orthogonalization)
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
         """The norm of each role that moves by an LMO.
@@ -112,23 +126,41 @@ class NormOptimizer(LayerwiseOptimizer):
 
     def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
         """Decides what is worked on together, what is measured when."""
-        rows = coefficient_rows(self.ns_coefficients, self.ns_steps)
         noise = self.noise
-        self.norms = self.make_norms(
-            Spectral(
-                rows=rows,
-                nuclear_norm=noise.nuclear_norm() if noise else None,
-                dtype=self.ns_dtype,
-            )
+        devices = backend.devices(
+            self._trainable_variables, self.shard_orthogonalization
         )
+        self._plan.layouts = (
+            backend.layouts(self._moving_variables())
+            if devices
+            else [None] * len(self._plan.moving)
+        )
+        self.norms = self.norms_by_role(devices)
         schedule = noise.noise_schedule if noise else None
         self._plan.lay_out(
             interval=noise.noise_interval if noise else None,
             staggered=schedule == "staggered",
             max_temporary_bytes=self.max_temporary_bytes,
             roles=tuple(self.norms),
+            devices=devices,
         )
         return noise.buffers(self._plan) if noise else {}
+
+    def norms_by_role(self, devices: Devices | None = None) -> dict[str, Norm]:
+        """The norms of `make_norms`; known before `build`.
+
+        Args:
+            devices: That share out the hidden matrices.
+        """
+        noise = self.noise
+        return self.make_norms(
+            Spectral(
+                rows=coefficient_rows(self.ns_coefficients, self.ns_steps),
+                nuclear_norm=noise.nuclear_norm() if noise else None,
+                dtype=self.ns_dtype,
+                devices=devices,
+            )
+        )
 
     def adapt(
         self,
@@ -159,32 +191,60 @@ class NormOptimizer(LayerwiseOptimizer):
         ratio = self.noise.ratio(self._plan, new["noise"], new["measurements"])
         return ratio, new
 
+    def gather(self, stack: Stack, tensors: Mapping[int, Tensor]) -> Tensor:
+        """The matrices of a stack, `(n, rows, columns)`.
+
+        Args:
+            stack: Whole layers.
+            tensors: One per layer of the stack, by its position.
+        """
+        indices = stack.indices
+        found = backend.laid_out(
+            [tensors[i] for i in indices],
+            [self._plan.layouts[i] for i in indices],
+        )
+        return stack.gather(dict(zip(indices, found, strict=True)))
+
     def move(
         self,
         X: list[Tensor],
         stack: Stack,
-        steps: Tensor,
+        O: Tensor,
+        rates: Tensor,
         keep: Sequence[Any],
     ) -> None:
-        """X <- keep X + step, of the layers in a stack [Alg. 1, line 10].
+        """X <- keep X + rate O, of the layers in a stack [Alg. 1, line 10].
 
         Args:
             X: Weights, one per layer; those in the stack are replaced.
             stack: Whole layers.
-            steps: `(n, rows, columns)`, as the stack.
+            O: `(n, rows, columns)`, as the stack; may be overwritten.
+            rates: Of each matrix in the stack, `(n,)`.
             keep: What weight decay leaves of each layer, scalars.
         """
         moved = backend.move(
             [X[i] for i in stack.indices],
-            stack.scatter(steps),
+            stack.scatter(backend.scaled(O, rates[:, None, None])),
             [keep[i] for i in stack.indices],
         )
         for i, x in zip(stack.indices, moved, strict=True):
             X[i] = x
 
     def scale_of(self, layer: Layer) -> float:
-        """The factor s on the LMO of a layer with a norm."""
+        """The factor s on the LMO of a layer with a norm.
+
+        Args:
+            layer: One whose role is in `norms`.
+        """
         raise NotImplementedError
+
+    def describe_step(self, layer: Layer) -> str:
+        """The RMS of a step at learning rate 1, or who moves the layer."""
+        norm = self.norms_by_role().get(layer.role)
+        if norm is None:
+            return "AdamW"
+        rms = norm.lmo_rms(layer.d_in, layer.d_out)
+        return f"{self.scale_of(layer) * rms:.3g}"
 
     def step_scales(self) -> Tensor:
         """The step scale of each matrix, as it lies in its stack."""
@@ -194,13 +254,6 @@ class NormOptimizer(LayerwiseOptimizer):
         ]
         return ops.convert_to_tensor(
             np.array(scales)[self._plan.owners] * self._plan.flips, "float32"
-        )
-
-    def weight_decays(self) -> Tensor:
-        """Gamma of each layer, `(variables,)`, 0 where it is excluded."""
-        gamma = self.weight_decay or 0.0
-        return ops.convert_to_tensor(
-            gamma * np.array(self.decayed_layers, "float32")
         )
 
     def observe(
@@ -234,38 +287,58 @@ class NormOptimizer(LayerwiseOptimizer):
                 last = last + ops.cast(sign, last.dtype) * term
             self.assign(total, last)
 
-    def noise_report(self) -> dict[str, dict[str, np.ndarray]]:
+    def noise_snapshot(self) -> "NoiseSnapshot":
+        """What `noise_report` tells, as it is now.
+
+        Copies on the device: nothing waits for the numbers.
+
+        Raises:
+            ValueError: As `noise_report`.
+        """
+        self._noise_of("noise_snapshot")
+        state = self._plan.state
+        constant = self.schedule is None
+        rate = ops.copy(self.learning_rate) if constant else None
+        return NoiseSnapshot(
+            noise=ops.copy(state["noise"]),
+            measurements=ops.copy(state["measurements"]),
+            iterations=ops.copy(self._iterations),
+            learning_rate=rate,
+        )
+
+    def noise_report(
+        self, snapshot: "NoiseSnapshot | None" = None
+    ) -> dict[str, dict[str, np.ndarray]]:
         """What was measured, per variable path.
+
+        Args:
+            snapshot: From `noise_snapshot`; None is now.
 
         Returns:
             For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
             the units of the dual norm; `"ratio"`, the layer's rate over the
             base rate; `"learning_rate"`, their product in the last step (in
-            the first one, before it). A path that occurs twice has its
-            position in `moving_layers` appended.
+            the first one, before it). Layers that AdamW moves have noise 0
+            and ratio 1: theirs is not measured. A path that occurs twice has
+            its position in `moving_layers` appended.
 
         Raises:
             ValueError: Before the optimizer is built, or without `noise`.
         """
-        layers = self.moving_layers
-        noise, measurements = (
-            ops.convert_to_tensor(self._plan.state[name])
-            for name in ("noise", "measurements")
-        )
-        eta = float(ops.convert_to_numpy(self._last_learning_rate()))
-        rate = self.noise
-        if rate is None:
-            raise ValueError(
-                "`noise_report` needs an optimizer that measures noise. "
-                f"Received: {type(self).__name__}(noise=None)"
+        rate, owners = self._noise_of("noise_report"), self._plan.owners
+        snapshot = snapshot or self.noise_snapshot()
+        measured = (snapshot.noise, snapshot.measurements)
+        noise, ratio = (
+            ops.convert_to_numpy(x)
+            for x in (
+                rate.comparable_noise(*measured),
+                rate.ratio(self._plan, *measured),
             )
-        ratio = ops.convert_to_numpy(
-            rate.ratio(self._plan, noise, measurements)
         )
-        noise = ops.convert_to_numpy(rate.comparable_noise(noise, measurements))
+        eta = self._last_learning_rate(snapshot)
         report: dict[str, dict[str, np.ndarray]] = {}
-        for i, layer in enumerate(layers):
-            here = self._plan.owners == i
+        for i, layer in enumerate(self.moving_layers):
+            here = owners == i
             path = f"{layer.path}:{i}" if layer.path in report else layer.path
             report[path] = {
                 "noise": noise[here],
@@ -274,16 +347,23 @@ class NormOptimizer(LayerwiseOptimizer):
             }
         return report
 
-    def _last_learning_rate(self) -> Tensor:
+    def _noise_of(self, method: str) -> NoiseAdaptiveRate:
+        """What measures; ValueError before `build`, or where nothing does."""
+        if self.layers and self.noise is not None:
+            return self.noise
+        raise ValueError(
+            f"`{method}` needs an optimizer that measures noise. "
+            f"Received: {type(self).__name__}(noise=None)"
+        )
+
+    def _last_learning_rate(self, snapshot: "NoiseSnapshot") -> float:
         """The rate eta_t of the last step, not of the one to come."""
-        schedule = self._learning_rate
-        if not isinstance(
-            schedule, keras.optimizers.schedules.LearningRateSchedule
-        ):
-            return self.learning_rate
-        count = int(ops.convert_to_numpy(self._iterations))
-        window = self.gradient_accumulation_steps or 1
-        return schedule(max(count // window * window - 1, 0))
+        rate = snapshot.learning_rate
+        if rate is None:
+            count = int(ops.convert_to_numpy(snapshot.iterations))
+            window = self.gradient_accumulation_steps or 1
+            rate = self.schedule(max(count // window * window - 1, 0))
+        return float(ops.convert_to_numpy(rate))
 
     def get_config(self) -> dict[str, Any]:
         """Every argument and the decided roles, as JSON types."""
@@ -307,10 +387,28 @@ class NormOptimizer(LayerwiseOptimizer):
         return made
 
 
-DTYPES = ("float32", "float16", "bfloat16")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoiseSnapshot:
+    """What was measured at one moment, on the device.
+
+    Args:
+        noise: sqrt(H) as the state has it, `(matrices,)` float32.
+        measurements: How often each was measured, `(matrices,)` int32.
+        iterations: Of the optimizer, int scalar.
+        learning_rate: The base rate, float32 scalar; None with a schedule,
+            which tells it of `iterations`.
+    """
+
+    noise: Tensor
+    measurements: Tensor
+    iterations: Tensor
+    learning_rate: Tensor | None
+
+
 NUMBERS: Numbers = {
-    "ns_steps": ("an integer of at least 1", lambda x: x >= 1, True),
-    "max_temporary_bytes": ("an integer of at least 1", lambda x: x >= 1, True),
+    # Each step is a row of coefficients; no matrix needs a hundred.
+    "ns_steps": ("an integer in [1, 100]", lambda x: 1 <= x <= 100, True),
+    "max_temporary_bytes": COUNT,
 }
 
 
@@ -324,12 +422,6 @@ def rms_matched(layer: Layer) -> float:
     """
     operator = math.sqrt(layer.d_out / layer.d_in)
     return math.sqrt(max(layer.d_in, layer.d_out)) / operator
-
-
-def wide(x: Tensor) -> Tensor:
-    """Half precision as float32, anything else as it is."""
-    name = keras.backend.standardize_dtype(x.dtype)
-    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
 
 
 def lookahead(

@@ -27,6 +27,7 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.backends.functional import Devices
 from keras_lanton.forms import one_by_one
 from keras_lanton.forms import polar_form
 from keras_lanton.forms import products
@@ -65,6 +66,10 @@ class Norm(abc.ABC):
             `(batch,)`, float32, in the units of D.
         """
 
+    @abc.abstractmethod
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """Root mean square of the entries of an LMO of full rank."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spectral(Norm):
@@ -77,11 +82,14 @@ class Spectral(Norm):
             `(...)`. Defaults to <D, polar(D)> with the same rows.
         dtype: Of the products in Newton-Schulz. `"auto"`: float32 on a CPU,
             elsewhere float16 (bfloat16 on a TPU), summed up in float32.
+        devices: That share out the matrices of a stack, as the backend's
+            `devices` gives them. Defaults to one.
     """
 
     rows: tuple[Row, ...]
     nuclear_norm: Callable[[Tensor], Tensor] | None = None
     dtype: str = "auto"
+    devices: Devices | None = None
 
     def lmo(self, B: Tensor) -> Tensor:
         """-sqrt(d_out/d_in) U V^T [Alg. 1, line 6]."""
@@ -93,18 +101,31 @@ class Spectral(Norm):
             dtype=self.dtype,
             factor=-math.sqrt(d_out / d_in),
         )
-        return lmo(B)
+        if self.devices is None:
+            return lmo(B)
+        return backend.share_out(lmo, B, self.devices)
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
         d_in, d_out = D.shape[-2:]
+        estimate: Callable[[Tensor], Tensor]
         if self.nuclear_norm is None:
             polar = polar_form(d_in, d_out, rows=self.rows, dtype=self.dtype)
-            nuclear_norms = _scaled(lambda D: _inner(D, polar(D)), D)
+            estimate = functools.partial(_scaled, lambda D: _inner(D, polar(D)))
         else:
-            estimate = functools.partial(_scaled, self.nuclear_norm)
-            nuclear_norms = one_by_one(estimate, min(d_in, d_out))(D)
+            estimate = one_by_one(
+                functools.partial(_scaled, self.nuclear_norm), min(d_in, d_out)
+            )
+        if self.devices is not None:
+            estimate = functools.partial(
+                backend.share_out, estimate, devices=self.devices
+            )
+        nuclear_norms = estimate(D)
         return math.sqrt(d_out / d_in) * nuclear_norms
+
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """sqrt(d_out/d_in) / sqrt(max(d_in, d_out))."""
+        return math.sqrt(d_out / d_in / max(d_in, d_out))
 
 
 def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
@@ -132,6 +153,10 @@ class Sign(Norm):
         sums = ops.sum(ops.abs(ops.cast(D, "float32")), axis=-1)
         return ops.max(sums, axis=-1)
 
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """1 / d_in."""
+        return 1.0 / d_in
+
 
 @dataclasses.dataclass(frozen=True)
 class RMS(Norm):
@@ -146,6 +171,10 @@ class RMS(Norm):
         """sqrt(d) l2(D) [Alg. 1, line 7]."""
         _, norm = backend.unit_norm(D)
         return math.sqrt(D.shape[-2] * D.shape[-1]) * norm[..., 0, 0]
+
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """1."""
+        return 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,6 +195,10 @@ class Features(Norm):
         total = ops.sum(norms, axis=(-2, -1))
         return math.sqrt(D.shape[-1]) / D.shape[-2] * total
 
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """1 / d_in."""
+        return 1.0 / d_in
+
 
 @dataclasses.dataclass(frozen=True)
 class Outputs(Norm):
@@ -183,6 +216,10 @@ class Outputs(Norm):
         """The sum of the columns' norms over sqrt(d_in)."""
         _, norms = _unit_vectors(D, axis=-2)
         return ops.sum(norms, axis=(-2, -1)) / math.sqrt(D.shape[-2])
+
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """1 / d_in."""
+        return 1.0 / d_in
 
 
 def _unit_vectors(X: Tensor, *, axis: int) -> tuple[Tensor, Tensor]:

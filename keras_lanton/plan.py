@@ -3,15 +3,15 @@
 import re
 import warnings
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_lanton import roles
-from keras_lanton.forms import useful_bytes
+from keras_lanton.backends.functional import Devices
 from keras_lanton.roles import Layer
+from keras_lanton.rounds import SMALL_BYTES
 from keras_lanton.rounds import Places
 from keras_lanton.rounds import Round
 from keras_lanton.rounds import find_places
@@ -20,6 +20,7 @@ from keras_lanton.stacks import Stack
 from keras_lanton.stacks import equal_stacks
 from keras_lanton.stacks import largest_size
 from keras_lanton.stacks import positions
+from keras_lanton.stacks import useful_size
 
 
 class Plan:
@@ -30,20 +31,20 @@ class Plan:
 
     Args:
         weight_decay_exclude: Regular expressions on variable paths, or None.
-        records: Layers of an earlier optimizer, from its config.
+        configured: Layers of an earlier optimizer, from its config.
     """
 
     def __init__(
         self,
         weight_decay_exclude: Sequence[str] | None,
-        records: Sequence[Mapping[str, Any]],
+        configured: Sequence[Layer],
     ) -> None:
         self.weight_decay_exclude = (
             None
             if weight_decay_exclude is None
             else tuple(weight_decay_exclude)
         )
-        self.configured = [roles.layer_from_config(r) for r in records]
+        self.configured = list(configured)
         self.assigned: dict[Any, Layer] = {}
         self.read: dict[Any, Layer] = {}
         self.layers: tuple[Layer, ...] = ()
@@ -64,6 +65,8 @@ class Plan:
         self.places: Places = find_places([], [])
         # For each round; also the turn on which no share is measured.
         self.share_counts: np.ndarray = np.zeros(0, "int32")
+        # Where the moving layers' weights lie, as the backend says it.
+        self.layouts: list[Any] = []
         # The count of skipped steps when `apply` was entered.
         self.skipped_before: Any = None
 
@@ -125,6 +128,7 @@ class Plan:
         staggered: bool,
         max_temporary_bytes: int,
         roles: Sequence[str] = roles.ROLES,
+        devices: Devices | None = None,
     ) -> None:
         """Sets which matrices are worked on together, and when measured.
 
@@ -134,14 +138,19 @@ class Plan:
             staggered: Whether a part is measured on every step.
             max_temporary_bytes: What one stack may need in temporaries.
             roles: Of the layers that are worked on.
+            devices: That share out the work.
         """
         layers = [self.layers[i] for i in self.moving]
+        stacks = equal_stacks(layers, roles)
         self.stacks = [
             (piece, positions(piece, layers))
-            for stack in equal_stacks(layers, roles)
+            for stack in stacks
             for piece in stack.cut(
-                largest_size(
-                    stack, min(max_temporary_bytes, useful_bytes(stack.rows))
+                int(
+                    min(
+                        largest_size(stack, max_temporary_bytes, devices),
+                        useful_size(stack, devices),
+                    )
                 ),
                 whole_layers=True,
             )
@@ -149,10 +158,11 @@ class Plan:
         self.rounds = []
         if interval is not None:
             self.rounds = make_rounds(
-                equal_stacks(layers, roles),
+                stacks,
                 interval=interval,
                 staggered=staggered,
                 max_bytes=max_temporary_bytes,
+                small_bytes=SMALL_BYTES if devices is None else 0,
             )
         self.places = find_places(self.rounds, layers)
         counts = [len(r.shares) for r in self.rounds]

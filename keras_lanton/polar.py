@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_lanton.arguments import shown
 from keras_lanton.products import Products
 from keras_lanton.products import transposed
 
@@ -82,7 +83,7 @@ def coefficient_rows(
             raise ValueError(
                 f"`ns_coefficients` must be one of {sorted(COEFFICIENTS)} or "
                 "rows of three numbers. "
-                f"Received: ns_coefficients={coefficients!r}"
+                f"Received: ns_coefficients={shown(coefficients)}"
             )
         rows = COEFFICIENTS[coefficients]
     else:
@@ -91,7 +92,7 @@ def coefficient_rows(
             raise ValueError(
                 "`ns_coefficients` must not have more rows than `ns_steps`: "
                 "each row is one step. Received: "
-                f"ns_coefficients={coefficients!r}, ns_steps={steps}"
+                f"ns_coefficients={shown(coefficients)}, ns_steps={steps}"
             )
     return tuple(rows[min(i, len(rows) - 1)] for i in range(steps))
 
@@ -99,14 +100,14 @@ def coefficient_rows(
 def _own_rows(coefficients: Sequence[Sequence[float]]) -> tuple[Row, ...]:
     try:
         rows = tuple((float(a), float(b), float(c)) for a, b, c in coefficients)
-    except (TypeError, ValueError):
+    except Exception:  # What a backend's tensor raises is its own.
         rows = ()
     finite = all(abs(x) < float("inf") for row in rows for x in row)
     if not rows or not finite:
         raise ValueError(
             f"`ns_coefficients` must be one of {sorted(COEFFICIENTS)} or a "
             "non-empty sequence of rows of three finite numbers. "
-            f"Received: ns_coefficients={coefficients!r}"
+            f"Received: ns_coefficients={shown(coefficients)}"
         )
     return rows
 

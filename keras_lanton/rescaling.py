@@ -61,5 +61,7 @@ def layer_ratio(
 
 
 def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
-    measured = ops.cast(ops.logical_and(member, noise > 0), "float32")
-    return ops.sum(x * measured) / ops.maximum(ops.sum(measured), 1.0)
+    measured = ops.logical_and(member, noise > 0)
+    count = ops.sum(ops.cast(measured, "float32"))
+    # Not a product with zeros: x of another group may be infinite.
+    return ops.sum(ops.where(measured, x, 0.0)) / ops.maximum(count, 1.0)

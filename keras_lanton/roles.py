@@ -15,9 +15,7 @@ explains a tensor of rank 3 or more, both guess and warn.
 
 import collections
 import dataclasses
-import io
 import itertools
-import math
 import os
 import re
 import warnings
@@ -27,10 +25,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import rich.box
-import rich.console
-import rich.table
-import rich.text
 from keras import layers as keras_layers
 
 from keras_lanton.views import MatrixView
@@ -47,10 +41,13 @@ class Layer(MatrixView):
     Args:
         path: The variable's path (its name for a bare `tf.Variable`).
         role: `"hidden"`, `"embedding"` or `"vector"`.
+        guessed: Whether nothing explains the view: the last axis was taken as
+            the output.
     """
 
     path: str
     role: str
+    guessed: bool = dataclasses.field(default=False, compare=False)
 
 
 def variable_path(variable: Variable) -> str:
@@ -139,11 +136,14 @@ def layer_to_config(layer: Layer) -> dict[str, Any]:
         layer: The record.
 
     Returns:
-        One entry per field, tuples as lists.
+        One entry per field, tuples as lists; `guessed` where it is so.
     """
+    fields = dataclasses.asdict(layer)
+    if not layer.guessed:
+        del fields["guessed"]
     return {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in dataclasses.asdict(layer).items()
+        for key, value in fields.items()
     }
 
 
@@ -534,7 +534,7 @@ def _infer(family: _Family) -> tuple[list[Layer], set[int]]:
         layer = next((answer for answer in answers if answer), None)
         if layer is None:
             guesses.add(variable.index)
-            layer = _last_output(variable)
+            layer = dataclasses.replace(_last_output(variable), guessed=True)
         found.append(layer)
     return found, guesses
 
@@ -825,73 +825,3 @@ def read_model(model: Any) -> list[tuple[Variable, Layer]]:
         "input_axes, output_axes)` to set them by hand.",
     )
     return list(zip(variables, found, strict=True))
-
-
-# The printed table.
-
-
-def print_summary(
-    layers: Sequence[Layer],
-    print_fn: Callable[[str], Any] | None = None,
-) -> None:
-    """Prints role and matrix view of every variable, like `model.summary()`.
-
-    Args:
-        layers: The records, in the order to print.
-        print_fn: Called once with the whole text. Defaults to `None`, which
-            prints to the terminal.
-    """
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    table.add_column("Variable (path)", overflow="fold")
-    table.add_column("Shape")
-    table.add_column("Role")
-    table.add_column("Matrices", justify="right")
-    table.add_column("Param #", justify="right")
-    for layer in layers:
-        matrices = f"{layer.batch} x " if layer.batch > 1 else ""
-        cells = (
-            _wrapped(layer.path),
-            str(layer.shape),
-            layer.role,
-            f"{matrices}({layer.d_in} x {layer.d_out})",
-            f"{math.prod(layer.shape):,}",
-        )
-        table.add_row(*(rich.text.Text(cell) for cell in cells))
-    text = io.StringIO()
-    if print_fn is None:
-        console = rich.console.Console(highlight=False)
-        if not console.is_terminal:
-            console.width = max(console.width, 100)
-    else:
-        # Plain text of a fixed width, whatever the terminal is.
-        console = rich.console.Console(
-            file=text, highlight=False, color_system=None, width=120
-        )
-    console.print(table)
-    console.print(_totals(layers))
-    if print_fn is not None:
-        print_fn(text.getvalue())
-
-
-def _wrapped(path: str, width: int = 32) -> str:
-    """The path in lines that break behind a slash, where they are long."""
-    lines = [""]
-    for part in re.findall(r"[^/]*/?", path):
-        if lines[-1] and len(lines[-1] + part) > width:
-            lines.append("")
-        lines[-1] += part
-    return "\n".join(lines)
-
-
-def _totals(layers: Sequence[Layer]) -> str:
-    lines = []
-    for role in ROLES:
-        mine = [layer for layer in layers if layer.role == role]
-        matrices = sum(layer.batch for layer in mine)
-        size = sum(math.prod(layer.shape) for layer in mine)
-        kind = "vectors" if role == "vector" else "matrices"
-        lines.append(
-            f" {role}: {size:,} params, {len(mine)} variables, "
-            f"{matrices} {kind}"
-        )
-    return "\n".join(lines)

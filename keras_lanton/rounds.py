@@ -37,6 +37,8 @@ class Round:
         shares: Its parts.
         offset: Steps by which this round starts late.
         pauses: Whether there are steps on which no share is measured.
+        is_small: Whether the whole stack is gathered as fast as a share
+            chosen.
     """
 
     size: int
@@ -44,6 +46,7 @@ class Round:
     shares: tuple[Stack, ...]
     offset: int
     pauses: bool
+    is_small: bool
 
     @property
     def role(self) -> str:
@@ -59,12 +62,6 @@ class Round:
         """Share i of the layers' tensors, `shape`, filled up with zeros."""
         share = self.shares[i].gather(tensors)
         return _filled_up(share, self.size - len(self.shares[i]))
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the whole stack is gathered as fast as a share chosen."""
-        area = self.stack.rows * self.stack.columns
-        return 4 * len(self.stack) * area <= SMALL_BYTES
 
     def gather_all(self, tensors: Sequence[Tensor]) -> Tensor:
         """All shares of the layers' tensors, `(shares, *shape)`."""
@@ -87,6 +84,7 @@ def make_rounds(
     interval: int,
     staggered: bool,
     max_bytes: int,
+    small_bytes: int = SMALL_BYTES,
 ) -> list[Round]:
     """Rounds of all matrices, with steps of even work.
 
@@ -95,6 +93,7 @@ def make_rounds(
         interval: Steps of a round.
         staggered: Whether shares are measured on different steps.
         max_bytes: What one share may need in temporaries.
+        small_bytes: Size of a stack up to which it is gathered whole.
 
     Returns:
         One round per stack of equal views, more where the stack is so large
@@ -126,6 +125,7 @@ def make_rounds(
             shares=tuple(shares),
             offset=offset,
             pauses=len(shares) < interval,
+            is_small=4 * len(stack) * stack.rows * stack.columns <= small_bytes,
         )
     return [rounds[i] for i in range(len(stacks))]
 

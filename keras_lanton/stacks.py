@@ -15,6 +15,8 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.backends.functional import Devices
+from keras_lanton.forms import useful_bytes
 from keras_lanton.roles import ROLES
 from keras_lanton.roles import Layer
 from keras_lanton.views import from_matrices
@@ -184,9 +186,34 @@ def equal_stacks(
     ]
 
 
-def largest_size(stack: Stack, max_bytes: float) -> int:
-    """Number of the stack's matrices that may be worked on at once."""
-    return max(1, int(max_bytes // stack.temporary_bytes))
+def largest_size(
+    stack: Stack, max_bytes: float, devices: Devices | None = None
+) -> int:
+    """Number of the stack's matrices that may be worked on at once.
+
+    Args:
+        stack: The stack.
+        max_bytes: What that may need on each device.
+        devices: That share out the work. Unless weights are split over them,
+            each has the stack and all of the results too.
+    """
+    needed: float = stack.temporary_bytes
+    if devices is not None and stack.role == "hidden":
+        needed /= devices.count
+        if not devices.split:
+            needed += 4 * 2 * stack.rows * stack.columns
+    return max(1, int(max_bytes // needed))
+
+
+def useful_size(stack: Stack, devices: Devices | None = None) -> float:
+    """Number of matrices from which a stack gains nothing by more of them.
+
+    Args:
+        stack: The stack.
+        devices: That share out the work.
+    """
+    each = max(1.0, useful_bytes(stack.rows) / stack.temporary_bytes)
+    return each if devices is None else each * devices.count
 
 
 def positions(stack: Stack, layers: Sequence[Layer]) -> np.ndarray:

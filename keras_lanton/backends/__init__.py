@@ -3,7 +3,8 @@
 Every module has the same names: control flow (`is_compiled`, `cond`,
 `replace_if`, `switch`, `each`), work on many tensors (`unpack`, `pieces`,
 `lerp`, `scaled`, `move`, `abs_sums`), work on matrices (`unit_norm`,
-`add_products`, `gpu_product`), what the device can do (`device`,
+`add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
+`laid_out`, `share_out`), what the device can do (`device`, `list_devices`,
 `tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `EAGER`,
 `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
 per-backend calls to the one joint update `update_variables` of the base class.

@@ -1,5 +1,6 @@
 """Work on many tensors as pure functions, for backends that fuse them."""
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,61 @@ from typing import Any
 from keras import ops
 
 Tensor = Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Devices:
+    """That share out the work on stacks of matrices.
+
+    Args:
+        count: How many.
+        split: Whether any weight is split over them.
+        mesh: JAX's mesh of them.
+    """
+
+    count: int
+    split: bool = False
+    mesh: Any = None
+
+
+def reduces(count: int, devices: int) -> bool:
+    """Whether results of a few devices go to all by an all-reduce.
+
+    An all-gather moves one result for every device, also for those that have
+    none; an all-reduce moves each result twice.
+
+    Args:
+        count: Number of results.
+        devices: Number of devices.
+    """
+    return -(-count // devices) * devices > 2 * count
+
+
+def devices(variables: Sequence[Any], wanted: bool | None) -> None:
+    """None: work is not shared out between devices.
+
+    Args:
+        variables: Keras variables.
+        wanted: Whether to share out work.
+
+    Raises:
+        ValueError: If it is asked for.
+    """
+    if wanted:
+        raise ValueError(
+            "`shard_orthogonalization` needs the jax or the torch backend. "
+            "Received: shard_orthogonalization=True"
+        )
+
+
+def layouts(variables: Sequence[Any]) -> list[None]:
+    """None for each variable: it lies where it lies."""
+    return [None] * len(variables)
+
+
+def laid_out(tensors: Sequence[Tensor], layouts: Sequence[Any]) -> list[Tensor]:
+    """The tensors as they are."""
+    return list(tensors)
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

@@ -1,6 +1,7 @@
 """JAX: the update is traced once; conditionals take and return tensors."""
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -10,9 +11,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec
 
 from keras_lanton.backends import functional
+from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import reduces
 from keras_lanton.backends.functional import scaled as scaled
 from keras_lanton.polar import unit_norm as unit_norm
 from keras_lanton.products import add_products as add_products
@@ -127,10 +132,120 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
         groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
     sums = []
     for group in groups.values():
-        found = [tensors[i].astype("float32").reshape(-1) for i in group]
-        sums.append(jnp.sum(jnp.abs(jnp.stack(found)), axis=-1))
+        found = jnp.stack([tensors[i].astype("float32") for i in group])
+        # Not flattened: that would move what is split over devices.
+        axes = tuple(range(1, found.ndim))
+        sums.append(jnp.sum(jnp.abs(found), axis=axes))
     order = np.argsort(np.concatenate(list(groups.values())))
     return jnp.concatenate(sums)[order]
+
+
+def devices(variables: Sequence[Any], wanted: bool | None) -> Devices | None:
+    """The devices that the weights lie on; None for one.
+
+    Args:
+        variables: Keras variables.
+        wanted: Whether to share out work; None is the same as True.
+    """
+    if wanted is False:
+        return None
+    shardings = [s for s in layouts(variables) if isinstance(s, NamedSharding)]
+    meshes = [s.mesh for s in shardings if s.mesh.size > 1]
+    if not meshes:
+        return None
+    split = not all(s.is_fully_replicated for s in shardings)
+    return Devices(count=meshes[0].size, split=split, mesh=meshes[0])
+
+
+def layouts(variables: Sequence[Any]) -> list[Any]:
+    """The sharding of each variable; None while a step is traced."""
+    values = [variable.value for variable in variables]
+    return [None if is_compiled(x) else x.sharding for x in values]
+
+
+def laid_out(tensors: Sequence[Tensor], layouts: Sequence[Any]) -> list[Tensor]:
+    """The tensors, held to layouts where a step is compiled.
+
+    Else the compiler may have each part of a sum on every device, where the
+    sum alone is wanted there.
+
+    Args:
+        tensors: Some tensors.
+        layouts: From `layouts`, one per tensor.
+    """
+    return [
+        x
+        if layout is None or not is_compiled(x)
+        else jax.lax.with_sharding_constraint(x, layout)
+        for x, layout in zip(tensors, layouts, strict=True)
+    ]
+
+
+def share_out(
+    function: Callable[[Tensor], Tensor],
+    stack: Tensor,
+    devices: Devices,
+) -> Tensor:
+    """A function of each entry of a stack, each device on entries of its own.
+
+    Left to itself the compiler would communicate within each matrix product.
+    Where weights are split, the stack is split along its columns before and
+    after, so that one all-to-all brings whole matrices to their devices, and
+    one brings them back. Else each device takes its matrices from what it has,
+    and one all-gather gives the results to all; an all-reduce, where most
+    devices have none to give.
+
+    Args:
+        function: Of `(n, ...)` to `(n, ...)`, entry by entry.
+        stack: `(n, ...)`.
+        devices: From `devices`.
+    """
+    mesh, count = devices.mesh, len(stack)
+    if not devices.split and reduces(count, devices.count):
+        stack = jax.lax.with_sharding_constraint(stack, _layout(mesh))
+        some = functools.partial(_one_each, function, mesh.axis_names)
+        return _shard_map(some, mesh, PartitionSpec())(stack)
+    missing = -count % devices.count
+    stack = jnp.pad(stack, ((0, missing), *[(0, 0)] * (stack.ndim - 1)))
+    matrices = PartitionSpec(mesh.axis_names)
+
+    def held(x: Tensor) -> Tensor:
+        even = x.ndim == 3 and x.shape[-1] % devices.count == 0
+        spec = (None, None, mesh.axis_names) if devices.split and even else ()
+        return jax.lax.with_sharding_constraint(x, _layout(mesh, *spec))
+
+    return held(_shard_map(function, mesh, matrices)(held(stack)))[:count]
+
+
+def _layout(mesh: Any, *spec: Any) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def _one_each(
+    function: Callable[[Tensor], Tensor], axes: Any, stack: Tensor
+) -> Tensor:
+    """On one of more devices than there are entries: all results."""
+    number, last = jax.lax.axis_index(axes), len(stack) - 1
+    place = jnp.minimum(number, last)
+    mine = function(jax.lax.dynamic_slice_in_dim(stack, place, 1))
+    mine = jnp.where(number <= last, mine, 0)
+    whole = jnp.zeros((len(stack), *mine.shape[1:]), mine.dtype)
+    whole = jax.lax.dynamic_update_slice_in_dim(whole, mine, place, 0)
+    return jax.lax.psum(whole, axes)
+
+
+def _shard_map(
+    function: Callable[[Tensor], Tensor], mesh: Any, spec: Any
+) -> Callable[[Tensor], Tensor]:
+    """`jax.shard_map`, which older versions have elsewhere."""
+    options = {"mesh": mesh, "in_specs": spec, "out_specs": spec}
+    if hasattr(jax, "shard_map"):
+        mapped = jax.shard_map(function, check_vma=False, **options)
+    else:
+        from jax.experimental.shard_map import shard_map
+
+        mapped = shard_map(function, check_rep=False, **options)
+    return mapped  # type: ignore[no-any-return]
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
@@ -151,6 +266,11 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
 def device() -> str:
     """Where JAX computes by default: `"cpu"`, `"gpu"` or `"tpu"`."""
     return str(jax.default_backend())
+
+
+def list_devices() -> list[str]:
+    """All devices, each with the name of its kind."""
+    return [f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()]
 
 
 def tensorfloat32() -> bool:

@@ -9,6 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
+from keras_lanton.backends.functional import devices as devices
+from keras_lanton.backends.functional import laid_out as laid_out
+from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import move as move
 from keras_lanton.backends.functional import pieces as pieces
@@ -24,6 +27,8 @@ SUMS_OVER_REPLICAS = True
 
 # TensorFlow has no kernel of its own for symmetric products.
 gpu_product = None
+# ... and `devices` finds none that could share out work.
+share_out = None
 
 
 def cond(
@@ -84,6 +89,11 @@ def device() -> str:
         if tf.config.list_logical_devices(kind.upper()):
             return kind
     return "cpu"
+
+
+def list_devices() -> list[str]:
+    """All devices by their names, as TensorFlow places work on them."""
+    return [d.name for d in tf.config.list_logical_devices()]
 
 
 def tensorfloat32() -> bool:

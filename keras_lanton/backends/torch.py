@@ -12,6 +12,9 @@ from keras import ops
 
 from keras_lanton import polar
 from keras_lanton.backends import functional
+from keras_lanton.backends.functional import Devices
+from keras_lanton.backends.functional import laid_out as laid_out
+from keras_lanton.backends.functional import layouts as layouts
 
 Tensor = Any
 
@@ -51,6 +54,44 @@ def replace_if(
 ) -> Any:
     """`replace(*old)`, or `old` where the predicate is false."""
     return replace(*old) if bool(predicate) else old
+
+
+def devices(variables: Sequence[Any], wanted: bool | None) -> Devices | None:
+    """The processes that share out work; None for one process.
+
+    Args:
+        variables: Keras variables.
+        wanted: Whether to share out work; None is the same as False.
+    """
+    here = torch.distributed
+    if not wanted or not (here.is_available() and here.is_initialized()):
+        return None
+    count = here.get_world_size()
+    return Devices(count=count) if count > 1 else None
+
+
+def share_out(
+    function: Callable[[Tensor], Tensor],
+    stack: Tensor,
+    devices: Devices,
+) -> Tensor:
+    """A function of each entry of a stack, each process on entries of its own.
+
+    Args:
+        function: Of `(n, ...)` to `(n, ...)`, entry by entry.
+        stack: `(n, ...)`, equal on all processes.
+        devices: From `devices`.
+    """
+    count, share = len(stack), -(-len(stack) // devices.count)
+    start = share * torch.distributed.get_rank()
+    mine = stack[start : start + share]
+    missing = share - len(mine)
+    if missing:
+        mine = torch.cat([mine, mine.new_zeros(missing, *stack.shape[1:])])
+    found = function(mine).contiguous()
+    whole = found.new_empty((share * devices.count, *found.shape[1:]))
+    torch.distributed.all_gather_into_tensor(whole, found)
+    return whole[:count]
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:
@@ -175,6 +216,14 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
 def device() -> str:
     """Where Keras puts tensors: `"cpu"` or `"gpu"`."""
     return "cpu" if ops.zeros(()).device.type == "cpu" else "gpu"
+
+
+def list_devices() -> list[str]:
+    """All GPUs, each with the name of its kind; else where tensors are."""
+    return [
+        f"cuda:{i} ({torch.cuda.get_device_name(i)})"
+        for i in range(torch.cuda.device_count())
+    ] or [str(ops.zeros(()).device)]
 
 
 def tensorfloat32() -> bool:

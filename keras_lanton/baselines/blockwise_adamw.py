@@ -1,18 +1,15 @@
 """BW-AdamW: AdamW with a learning rate per kind of block."""
 
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import check_number
+from keras_lanton.arguments import ABOVE_0
+from keras_lanton.arguments import AT_LEAST_0
 from keras_lanton.arguments import check_numbers
-from keras_lanton.base import State
-from keras_lanton.base import backend
-from keras_lanton.baselines.elementwise import AT_LEAST_0
+from keras_lanton.arguments import shown
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.blocks import BLOCKS
 from keras_lanton.blocks import block_of
@@ -101,8 +98,8 @@ class BlockwiseAdamW(ElementwiseOptimizer):
                     False,
                 ),
                 "warmup_steps": (
-                    "an integer of at least 0",
-                    lambda x: x >= 0,
+                    "an integer in [0, 2**31)",
+                    lambda x: 0 <= x < 2**31,
                     True,
                 ),
             },
@@ -129,31 +126,8 @@ class BlockwiseAdamW(ElementwiseOptimizer):
         self.maximum_learning_rate = maximum_learning_rate
         self.warmup_steps = int(warmup_steps)
 
-    def step(
-        self,
-        G: Sequence[Tensor],
-        X: Sequence[Tensor],
-        state: State,
-        *,
-        active: Tensor,
-        eta: Tensor,
-        t: Tensor,
-    ) -> tuple[list[Tensor], State]:
-        """AdamW at the rate of each block; see the base class."""
-        moves = ops.cast(active, "float32")
-        betas = [(self.beta_1, self.beta_2)] * len(G)
-        m, v = self.moments(G, state, betas, moves)
-        rates = self.block_rates(eta, t) * moves
-        gamma = (self.weight_decay or 0.0) * np.array(self.decayed_layers)
-        keep = 1.0 - rates * ops.convert_to_tensor(gamma, "float32")
-        rates, keep = backend.unpack(rates, keep)
-        directions = self.directions(m, v, betas, t)
-        steps = [-rate * u for rate, u in zip(rates, directions, strict=True)]
-        moved = backend.move(X, steps, keep)
-        return moved, self.new_state(state, m, v, active, t)
-
-    def block_rates(self, eta: Tensor, t: Tensor) -> Tensor:
-        """Rate of each layer, `(layers,)`, float32."""
+    def rates(self, eta: Tensor, t: Tensor) -> Tensor:
+        """Of each block, shrinking to one; see the class."""
         r = ops.convert_to_tensor(
             [self.multipliers[block_of(x)] for x in self.moving_layers],
             "float32",
@@ -172,12 +146,7 @@ def _check_multipliers(multipliers: Any) -> None:
     if not isinstance(multipliers, Mapping) or set(multipliers) - set(BLOCKS):
         raise ValueError(
             f"`multipliers` must be None or a dict with keys of {BLOCKS}. "
-            f"Received: multipliers={multipliers!r}"
+            f"Received: multipliers={shown(multipliers)}"
         )
-    for block, value in multipliers.items():
-        check_number(
-            f"multipliers[{block!r}]",
-            value,
-            "a number above 0",
-            lambda x: x > 0,
-        )
+    given = {f"multipliers[{block!r}]": r for block, r in multipliers.items()}
+    check_numbers(dict.fromkeys(given, ABOVE_0), given)

@@ -4,8 +4,8 @@ from typing import Any
 
 import keras
 
+from keras_lanton.arguments import AT_LEAST_0
 from keras_lanton.arguments import check_numbers
-from keras_lanton.baselines.elementwise import AT_LEAST_0
 from keras_lanton.baselines.hybrid import HybridOptimizer
 from keras_lanton.norm_optimizer import rms_matched
 from keras_lanton.roles import Layer
@@ -22,14 +22,11 @@ class DMuon(HybridOptimizer):
     Args:
         learning_rate: Float, schedule, or callable without arguments.
         hidden_scale: RMS of a hidden step of rate 1, at least 0.
-        beta_1: Decay of the momentum, in [0, 1).
         adam_lr_ratio: Rate of AdamW over the base rate, at least 0.
-        adam_beta_1: beta_1 of AdamW, in [0, 1).
-        adam_beta_2: beta_2 of AdamW, in [0, 1).
         epsilon: Of AdamW, above 0.
         weight_decay: Decoupled, at the base rate; at least 0, or None.
-        **kwargs: Arguments of `HybridOptimizer`, e.g. `noise`, and of
-            `LayerwiseOptimizer`.
+        **kwargs: Arguments of `HybridOptimizer`, e.g. `beta_1=0.95`,
+            `adam_beta_2=0.95`, `noise`, and of `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -50,10 +47,7 @@ class DMuon(HybridOptimizer):
         learning_rate: Any = 1e-3,
         *,
         hidden_scale: float = 0.2,
-        beta_1: float = 0.95,
         adam_lr_ratio: float = 1.0,
-        adam_beta_1: float = 0.9,
-        adam_beta_2: float = 0.95,
         epsilon: float = 1e-8,
         weight_decay: float | None = 0.1,
         name: str = "d_muon",
@@ -62,10 +56,7 @@ class DMuon(HybridOptimizer):
         check_numbers({"hidden_scale": AT_LEAST_0}, locals())
         super().__init__(
             learning_rate,
-            beta_1=beta_1,
             adam_lr_ratio=adam_lr_ratio,
-            adam_beta_1=adam_beta_1,
-            adam_beta_2=adam_beta_2,
             epsilon=epsilon,
             weight_decay=weight_decay,
             name=name,

@@ -9,26 +9,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import check_bool
-from keras_lanton.arguments import check_numbers
+from keras_lanton.arguments import is_number
+from keras_lanton.arguments import shown
 from keras_lanton.base import State
 from keras_lanton.base import backend
-from keras_lanton.baselines.elementwise import DECAYS
-from keras_lanton.baselines.elementwise import as_in
-from keras_lanton.norm_optimizer import NormOptimizer
-from keras_lanton.norm_optimizer import lookahead
-from keras_lanton.norm_optimizer import wide
+from keras_lanton.baselines.momentum import MomentumOptimizer
 from keras_lanton.norms import RMS
 from keras_lanton.norms import Norm
 from keras_lanton.norms import Sign
 from keras_lanton.norms import Spectral
 from keras_lanton.roles import Layer
+from keras_lanton.stacks import Stack
 
 Tensor = Any
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class Gluon(NormOptimizer):
+class Gluon(MomentumOptimizer):
     """LMO steps of a radius t per layer, fixed or by its smoothness.
 
         B <- b1 B + (1 - b1) G                                from 0
@@ -45,14 +42,9 @@ class Gluon(NormOptimizer):
         smoothness: Likewise, to pairs (L0, L1), at least 0 and not both 0:
             these layers' radii follow their gradient.
         beta_1: Decay of the momentum, in [0, 1).
-        nesterov: Whether b1 B + (1 - b1) G goes to the LMO.
-        ns_steps: Newton-Schulz steps, at least 1.
-        ns_coefficients: A name, or rows `(a, b, c)`; see `Lanton`.
-        ns_dtype: Of the products in Newton-Schulz; see `Lanton`.
-        max_temporary_bytes: See `Lanton`.
-        momentum_dtype: Defaults to each variable's own.
         weight_decay: Decoupled, at eta; at least 0, or None as published.
-        **kwargs: Arguments of `LayerwiseOptimizer`.
+        **kwargs: Arguments of `NormOptimizer`, e.g. `noise`, `nesterov`,
+            `ns_steps`, and of `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it, or a pattern that matches
@@ -64,7 +56,7 @@ class Gluon(NormOptimizer):
         L0 and L1 to an earlier run.
     """
 
-    arguments = (*NormOptimizer.arguments, "radii", "smoothness", "beta_1")
+    arguments = (*MomentumOptimizer.arguments, "radii", "smoothness")
 
     def __init__(
         self,
@@ -73,18 +65,10 @@ class Gluon(NormOptimizer):
         radii: Mapping[str, float] | None = None,
         smoothness: Mapping[str, Sequence[float]] | None = None,
         beta_1: float = 0.95,
-        nesterov: bool = False,
-        ns_steps: int = 5,
-        ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
-        ns_dtype: str = "auto",
-        max_temporary_bytes: int = 2**29,
-        momentum_dtype: str | None = None,
         weight_decay: float | None = None,
         name: str = "gluon",
         **kwargs: Any,
     ) -> None:
-        check_bool("nesterov", nesterov)
-        check_numbers({"beta_1": DECAYS["beta_1"]}, locals())
         _check("radii", radii, "numbers of at least 0", _is_radius)
         _check(
             "smoothness",
@@ -94,13 +78,7 @@ class Gluon(NormOptimizer):
         )
         super().__init__(
             learning_rate,
-            noise=None,
-            nesterov=nesterov,
-            ns_steps=ns_steps,
-            ns_coefficients=ns_coefficients,
-            ns_dtype=ns_dtype,
-            max_temporary_bytes=max_temporary_bytes,
-            momentum_dtype=momentum_dtype,
+            beta_1=beta_1,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
@@ -109,7 +87,6 @@ class Gluon(NormOptimizer):
         self.smoothness = {
             pattern: list(pair) for pattern, pair in (smoothness or {}).items()
         }
-        self.beta_1 = float(beta_1)
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
         """The norms of Scion and Lanton."""
@@ -127,57 +104,29 @@ class Gluon(NormOptimizer):
                     )
         return super().buffers()
 
-    def step(
+    def direction(
         self,
-        G: Sequence[Tensor],
-        X: Sequence[Tensor],
-        state: State,
-        *,
-        active: Tensor,
-        eta: Tensor,
-        t: Tensor,
-    ) -> tuple[list[Tensor], State]:
-        """The steps of the class' docstring; see the base class."""
-        B_last = [wide(b) for b in state["momentum"]]
-        G = [ops.cast(g, b.dtype) for g, b in zip(G, B_last, strict=True)]
-        moves = ops.cast(active, "float32")
-        c = (1.0 - self.beta_1) * moves
-        keep = 1.0 - eta * self.weight_decays() * moves
-        c, keep = backend.unpack(c, keep)
-        B = backend.lerp(B_last, G, c, in_place=True)
-        rates = eta * self.step_scales() * ops.take(moves, self._plan.owners)
-        smoothness = self._smoothness()
-
-        M = lookahead(B, G, c) if self.nesterov else lambda _: B
-        X = list(X)
-        for stack, matrices in self._plan.stacks:
-            B_stack = stack.gather(M(stack.indices))
-            O = self.norms[stack.role].lmo(B_stack)
-            radii = ops.take(rates, matrices)
-            if np.isfinite(smoothness[matrices]).any():
-                # <B, LMO(B)> = -||B||_*, whichever way the matrices lie.
-                dual = -ops.sum(ops.cast(B_stack, "float32") * O, axis=(-2, -1))
-                flips = self._plan.flips[matrices]
-                dual = dual * ops.convert_to_tensor(flips)
-                radii = radii * _adaptive_radius(dual, smoothness[matrices])
-            O = backend.scaled(O, radii[:, None, None])
-            self.move(X, stack, O, keep)
-        new = {
-            "momentum": as_in(state["momentum"], B),
-            "last_step": ops.where(active, t, state["last_step"]),
-        }
-        return X, {**state, **new}
+        stack: Stack,
+        matrices: np.ndarray,
+        M: Tensor,
+        c: Sequence[Any],
+        new: State,
+    ) -> Tensor:
+        """The LMO, times the radius where that follows the gradient."""
+        O = self.norms[stack.role].lmo(M)
+        smoothness = self._smoothness()[matrices]
+        if not np.isfinite(smoothness).any():
+            return O
+        # <M, LMO(M)> = -||M||_*, whichever way the matrices lie.
+        dual = -ops.sum(ops.cast(M, "float32") * O, axis=(-2, -1))
+        dual = dual * ops.convert_to_tensor(self._plan.flips[matrices])
+        radius = _adaptive_radius(dual, smoothness)
+        return backend.scaled(O, radius[:, None, None])
 
     def scale_of(self, layer: Layer) -> float:
         """The layer's fixed radius; 1 where it follows the gradient."""
         found = _first(self.radii, layer.path)
         return 1.0 if found is None else float(found)
-
-    def get_config(self) -> dict[str, Any]:
-        """Every argument and the decided roles, as JSON types."""
-        config = super().get_config()
-        del config["noise"]
-        return config
 
     def _smoothness(self) -> np.ndarray:
         """L0 and L1 of each matrix, `(matrices, 2)`; NaN where not given."""
@@ -209,7 +158,7 @@ def _first(table: Mapping[str, Any], path: str) -> Any:
 
 
 def _is_radius(value: Any) -> bool:
-    return _is_number(value) and value >= 0
+    return is_number(value, lambda x: x >= 0)
 
 
 def _is_smoothness(value: Any) -> bool:
@@ -221,15 +170,6 @@ def _is_smoothness(value: Any) -> bool:
     )
 
 
-def _is_number(value: Any) -> bool:
-    numbers = (int, float, np.number)
-    return (
-        isinstance(value, numbers)
-        and not isinstance(value, bool)
-        and bool(np.isfinite(value))
-    )
-
-
 def _check(name: str, table: Any, wanted: str, allows: Any) -> None:
     """ValueError unless None or a dict from patterns to what is wanted."""
     try:
@@ -238,10 +178,10 @@ def _check(name: str, table: Any, wanted: str, allows: Any) -> None:
             and all(isinstance(key, str) and re.compile(key) for key in table)
             and all(allows(value) for value in table.values())
         )
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         good = False
     if not good:
         raise ValueError(
             f"`{name}` must be None or a dict from regular expressions on "
-            f"variable paths to {wanted}. Received: {name}={table!r}"
+            f"variable paths to {wanted}. Received: {name}={shown(table)}"
         )

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_lanton.base import State
 from keras_lanton.base import backend
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 
@@ -61,30 +59,18 @@ class Lamb(ElementwiseOptimizer):
             **kwargs,
         )
 
-    def step(
-        self,
-        G: Sequence[Tensor],
-        X: Sequence[Tensor],
-        state: State,
-        *,
-        active: Tensor,
-        eta: Tensor,
-        t: Tensor,
-    ) -> tuple[list[Tensor], State]:
-        """Algorithm 2 of the paper; see the base class."""
-        moves = ops.cast(active, "float32")
-        betas = [(self.beta_1, self.beta_2)] * len(G)
-        m, v = self.moments(G, state, betas, moves)
-        gammas = (self.weight_decay or 0.0) * np.array(self.decayed_layers)
-        (rates,) = backend.unpack(eta * moves)
+    def move(
+        self, X: Sequence[Tensor], U: Sequence[Tensor], rates: Tensor
+    ) -> list[Tensor]:
+        """X <- X - rate ||X|| / ||u + gamma X|| (u + gamma X)."""
+        rates, gammas = backend.unpack(rates, self.weight_decays())
         steps = []
-        directions = self.directions(m, v, betas, t)
-        for x, rate, gamma, r in zip(X, rates, gammas, directions, strict=True):
+        for x, u, rate, gamma in zip(X, U, rates, gammas, strict=True):
             x = ops.cast(x, "float32")
-            u = r + float(gamma) * x
+            u = u + gamma * x
             steps.append(-rate * _trust_ratio(x, u) * u)
-        moved = backend.move(X, steps, [1.0] * len(X))
-        return moved, self.new_state(state, m, v, active, t)
+        moved: list[Tensor] = backend.move(X, steps, [1.0] * len(X))
+        return moved
 
 
 def _trust_ratio(x: Tensor, u: Tensor) -> Tensor:

@@ -7,15 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.arguments import AT_LEAST_0
+from keras_lanton.arguments import DECAY
 from keras_lanton.arguments import check_bool
 from keras_lanton.arguments import check_numbers
 from keras_lanton.base import State
-from keras_lanton.base import backend
-from keras_lanton.baselines.elementwise import AT_LEAST_0
-from keras_lanton.baselines.elementwise import DECAYS
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
-from keras_lanton.baselines.elementwise import as_in
-from keras_lanton.norm_optimizer import wide
 
 Tensor = Any
 
@@ -92,8 +89,8 @@ class Mars(ElementwiseOptimizer):
             {
                 "gamma": AT_LEAST_0,
                 "adam_lr_ratio": AT_LEAST_0,
-                "adam_beta_1": DECAYS["adam_beta_1"],
-                "adam_beta_2": DECAYS["adam_beta_2"],
+                "adam_beta_1": DECAY,
+                "adam_beta_2": DECAY,
                 "adam_weight_decay": AT_LEAST_0,
             },
             locals(),
@@ -116,44 +113,41 @@ class Mars(ElementwiseOptimizer):
         if not optimize_1d:
             self.slot_roles = {"previous_gradient": MATRICES}
 
-    def step(
-        self,
-        G: Sequence[Tensor],
-        X: Sequence[Tensor],
-        state: State,
-        *,
-        active: Tensor,
-        eta: Tensor,
-        t: Tensor,
-    ) -> tuple[list[Tensor], State]:
-        """The steps of the class' docstring; see the base class."""
-        moves = ops.cast(active, "float32")
-        chosen = self._plan.with_roles(None if self.optimize_1d else MATRICES)
-        corrected = dict(enumerate(G))
-        last = []
-        for i, before in zip(chosen, state["previous_gradient"], strict=True):
-            g, g_last = ops.cast(G[i], "float32"), wide(before)
-            corrected[i] = self._corrected(g, ops.cast(g_last, "float32"))
-            last.append(ops.where(active[i], g, ops.cast(g_last, "float32")))
+    def corrected(
+        self, G: Sequence[Tensor], state: State, active: Tensor
+    ) -> tuple[Sequence[Tensor], State]:
+        """c_t of the matrices, and g_t to come back to; see the base class."""
+        C, last = list(G), []
+        matrices = np.flatnonzero(self._is_matrix()).tolist()
+        for i, before in zip(matrices, state["previous_gradient"], strict=True):
+            g, g_last = (ops.cast(x, "float32") for x in (G[i], before))
+            C[i] = self._corrected(g, g_last)
+            last.append(ops.where(active[i], g, g_last))
+        return C, {"previous_gradient": last}
 
-        matrix = np.isin(np.arange(len(G)), chosen)
-        adam = (self.adam_beta_1, self.adam_beta_2)
+    def betas(self) -> list[tuple[float, float]]:
+        """Vectors have those of their AdamW."""
         mars = (self.beta_1, self.beta_2)
-        betas = [mars if one else adam for one in matrix]
-        m, v = self.moments(list(corrected.values()), state, betas, moves)
+        adam = (self.adam_beta_1, self.adam_beta_2)
+        return [mars if matrix else adam for matrix in self._is_matrix()]
 
-        rates = eta * moves * _tensor(np.where(matrix, 1.0, self.adam_lr_ratio))
-        decay = np.where(
-            matrix, self.weight_decay or 0.0, self.adam_weight_decay
+    def rates(self, eta: Tensor, t: Tensor) -> Tensor:
+        """Vectors have that of their AdamW."""
+        ratios = np.where(self._is_matrix(), 1.0, self.adam_lr_ratio)
+        return eta * ops.convert_to_tensor(ratios, "float32")
+
+    def weight_decays(self) -> Tensor:
+        """Vectors have that of their AdamW."""
+        matrix = self.weight_decay or 0.0
+        gammas = np.where(self._is_matrix(), matrix, self.adam_weight_decay)
+        return ops.convert_to_tensor(
+            gammas * np.array(self.decayed_layers), "float32"
         )
-        keep = 1.0 - rates * _tensor(decay * np.array(self.decayed_layers))
-        rates, keep = backend.unpack(rates, keep)
-        directions = self.directions(m, v, betas, t)
-        steps = [-rate * u for rate, u in zip(rates, directions, strict=True)]
-        moved = backend.move(X, steps, keep)
-        new = self.new_state(state, m, v, active, t)
-        kept = as_in(state["previous_gradient"], last)
-        return moved, {**new, "previous_gradient": kept}
+
+    def _is_matrix(self) -> np.ndarray:
+        """Whether a layer's gradient is corrected, `(layers,)` bool."""
+        roles = [layer.role for layer in self.moving_layers]
+        return np.isin(roles, MATRICES) | self.optimize_1d
 
     def _corrected(self, g: Tensor, g_last: Tensor) -> Tensor:
         """c_t, of norm 1 at most."""
@@ -161,7 +155,3 @@ class Mars(ElementwiseOptimizer):
         c = g + factor * (g - g_last)
         norm = ops.sqrt(ops.sum(c * c))
         return c / ops.maximum(norm, 1.0)
-
-
-def _tensor(numbers: np.ndarray) -> Tensor:
-    return ops.convert_to_tensor(numbers, "float32")

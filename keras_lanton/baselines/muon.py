@@ -19,15 +19,12 @@ class Muon(HybridOptimizer):
 
     Args:
         learning_rate: Of hidden layers: float, schedule, or callable.
-        beta_1: Decay of the momentum, in [0, 1).
         adam_lr_ratio: Rate of AdamW over the base rate, at least 0. Defaults
             to the reference's 3e-4 / 0.02.
-        adam_beta_1: beta_1 of AdamW, in [0, 1).
-        adam_beta_2: beta_2 of AdamW, in [0, 1).
         epsilon: Of AdamW, above 0.
         weight_decay: Decoupled, at each layer's rate; at least 0, or None.
-        **kwargs: Arguments of `HybridOptimizer`, e.g. `noise`, and of
-            `LayerwiseOptimizer`.
+        **kwargs: Arguments of `HybridOptimizer`, e.g. `beta_1=0.95`,
+            `adam_beta_2=0.95`, `noise`, and of `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -42,10 +39,7 @@ class Muon(HybridOptimizer):
         self,
         learning_rate: Any = 0.02,
         *,
-        beta_1: float = 0.95,
         adam_lr_ratio: float = 0.015,
-        adam_beta_1: float = 0.9,
-        adam_beta_2: float = 0.95,
         epsilon: float = 1e-10,
         weight_decay: float | None = None,
         name: str = "muon",
@@ -53,10 +47,7 @@ class Muon(HybridOptimizer):
     ) -> None:
         super().__init__(
             learning_rate,
-            beta_1=beta_1,
             adam_lr_ratio=adam_lr_ratio,
-            adam_beta_1=adam_beta_1,
-            adam_beta_2=adam_beta_2,
             epsilon=epsilon,
             weight_decay=weight_decay,
             name=name,

@@ -7,17 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.arguments import AT_LEAST_0
+from keras_lanton.arguments import BASE_NUMBERS
 from keras_lanton.arguments import check_bool
 from keras_lanton.arguments import check_choice
 from keras_lanton.arguments import check_numbers
-from keras_lanton.base import State
-from keras_lanton.base import backend
-from keras_lanton.baselines.elementwise import AT_LEAST_0
-from keras_lanton.baselines.elementwise import DECAYS
-from keras_lanton.baselines.elementwise import as_in
-from keras_lanton.norm_optimizer import NormOptimizer
-from keras_lanton.norm_optimizer import wide
+from keras_lanton.baselines.momentum import MomentumOptimizer
 from keras_lanton.norms import RMS
 from keras_lanton.norms import Features
 from keras_lanton.norms import Norm
@@ -43,7 +38,7 @@ SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class Scion(NormOptimizer):
+class Scion(MomentumOptimizer):
     """Conditional gradient steps: towards the edge of a ball, or along it.
 
         B <- b1 B + (1 - b1) G                                from 0
@@ -67,14 +62,9 @@ class Scion(NormOptimizer):
             norm's LMO (`"sign"` and `"col"` by d_in, `"row"` by
             sqrt(d_in)); the reference does not for tables of an untied head.
         vector_norm: `"rms"` or `"sign"`.
-        noise: A `NoiseAdaptiveRate`, or None.
-        ns_steps: Newton-Schulz steps, at least 1.
-        ns_coefficients: A name, or rows `(a, b, c)`; see `Lanton`.
-        ns_dtype: Of the products in Newton-Schulz; see `Lanton`.
-        max_temporary_bytes: See `Lanton`.
-        momentum_dtype: Defaults to each variable's own.
         weight_decay: Decoupled decay, only where it is not constrained.
-        **kwargs: Arguments of `LayerwiseOptimizer`.
+        **kwargs: Arguments of `NormOptimizer`, e.g. `noise`, `ns_steps`, and
+            of `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -85,10 +75,9 @@ class Scion(NormOptimizer):
     """
 
     arguments = (
-        *NormOptimizer.arguments,
+        *MomentumOptimizer.arguments,
         *SCALES,
         *CHOICES,
-        "beta_1",
         "constrained",
         "embedding_normalized",
     )
@@ -105,48 +94,36 @@ class Scion(NormOptimizer):
         embedding_norm: str = "sign",
         embedding_normalized: bool = True,
         vector_norm: str = "rms",
-        noise: NoiseAdaptiveRate | None = None,
-        ns_steps: int = 5,
-        ns_coefficients: str | Sequence[Sequence[float]] = "jordan",
-        ns_dtype: str = "auto",
-        max_temporary_bytes: int = 2**29,
-        momentum_dtype: str | None = None,
         weight_decay: float | None = None,
         name: str = "scion",
         **kwargs: Any,
     ) -> None:
         given = dict(locals())
         check_numbers(dict.fromkeys(SCALES, AT_LEAST_0), given)
-        check_numbers({"beta_1": DECAYS["beta_1"]}, given)
         for choice, allowed in CHOICES.items():
             check_choice(choice, given[choice], allowed)
         check_bool("constrained", constrained)
         check_bool("embedding_normalized", embedding_normalized)
+        check_numbers({"weight_decay": BASE_NUMBERS["weight_decay"]}, given)
+        check_bool("nesterov", kwargs.get("nesterov", False))
         if constrained and weight_decay:
             raise ValueError(
                 "`weight_decay` belongs to constrained=False: constrained, "
                 "weights decay by the learning rate itself. "
                 f"Received: weight_decay={weight_decay!r}"
             )
-        if kwargs.pop("nesterov", False):
+        if kwargs.get("nesterov"):
             raise ValueError(
                 "`nesterov` must be False: Scion does not look ahead. "
                 "Received: nesterov=True"
             )
         super().__init__(
             learning_rate,
-            noise=noise,
-            nesterov=False,
-            ns_steps=ns_steps,
-            ns_coefficients=ns_coefficients,
-            ns_dtype=ns_dtype,
-            max_temporary_bytes=max_temporary_bytes,
-            momentum_dtype=momentum_dtype,
+            beta_1=beta_1,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
         )
-        self.beta_1 = float(beta_1)
         self.constrained = bool(constrained)
         self.hidden_scale = float(hidden_scale)
         self.embedding_scale = float(embedding_scale)
@@ -162,40 +139,6 @@ class Scion(NormOptimizer):
             "embedding": NORMS[self.embedding_norm],
             "vector": NORMS[self.vector_norm],
         }
-
-    def step(
-        self,
-        G: Sequence[Tensor],
-        X: Sequence[Tensor],
-        state: State,
-        *,
-        active: Tensor,
-        eta: Tensor,
-        t: Tensor,
-    ) -> tuple[list[Tensor], State]:
-        """The steps of the class' docstring; see the base class."""
-        B_last = [wide(b) for b in state["momentum"]]
-        G = [ops.cast(g, b.dtype) for g, b in zip(G, B_last, strict=True)]
-        moves = ops.cast(active, "float32")
-        ratio, measured = self.adapt(G, B_last, state, active=active, t=t)
-        rates = self.step_scales() * eta * ratio
-        rates = rates * ops.take(moves, self._plan.owners)
-
-        c = (1.0 - self.beta_1) * moves
-        keep = 1.0 - eta * self.weight_decays() * moves
-        c, keep = backend.unpack(c, keep)
-        B = backend.lerp(B_last, G, c, in_place=True)
-        X = list(X)
-        for stack, matrices in self._plan.stacks:
-            O = self.norms[stack.role].lmo(stack.gather(B))
-            O = backend.scaled(O, ops.take(rates, matrices)[:, None, None])
-            self.move(X, stack, O, keep)
-        new = {
-            **measured,
-            "momentum": as_in(state["momentum"], B),
-            "last_step": ops.where(active, t, state["last_step"]),
-        }
-        return X, {**state, **new}
 
     def weight_decays(self) -> Tensor:
         """1 for all that decay, where it is constrained."""

@@ -1,0 +1,354 @@
+"""What people look at while a model trains: noise and rates of its layers."""
+
+import csv as csv_files
+import os
+import pathlib
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton.arguments import COUNT
+from keras_lanton.arguments import Numbers
+from keras_lanton.arguments import check_numbers
+from keras_lanton.arguments import shown
+from keras_lanton.blocks import block_of
+from keras_lanton.norm_optimizer import NormOptimizer
+from keras_lanton.pictures import draw_noise
+from keras_lanton.roles import Layer
+
+FIGURES = ("noise", "ratio", "learning_rate")
+
+
+class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
+    """Records noise, ratio and learning rate of every layer that is measured.
+
+    What `optimizer.noise_report()` says, at every so many batches of `fit`,
+    one column per matrix. Nobody waits for the numbers: they are copied on the
+    device, and read when the next ones are. The same monitor can be given to
+    several calls of `fit`, which it takes for one run.
+
+    Args:
+        every: Batches from one record to the next, at least 1.
+        csv: Path of a CSV file, or None: one row per record and matrix, with
+            step, path, matrix, role, block, noise, ratio, learning_rate. Of a
+            file that exists the rows up to the optimizer's step are read, and
+            kept: those of the run that is gone on with.
+        tensorboard: A `keras.callbacks.TensorBoard`, or None: the figures go
+            to the run `noise` in its `log_dir` as scalars.
+        print_every: Batches from one line under the progress bar to the next,
+            at least 1, or None.
+
+    Raises:
+        ValueError: For a wrong argument; in `fit`, for an optimizer that
+            measures no noise, another model than before, or a `csv` that is
+            another file.
+
+    Example:
+        >>> monitor = NoiseMonitor(every=1)
+        >>> history = model.fit(x, y, verbose=0, callbacks=[monitor])
+        >>> figure = monitor.plot()
+
+    References:
+        Hao et al., arXiv 2510.14009: its figures of effective learning rates
+        and of noise, and its table of noise within QK, VO and MLP.
+    """
+
+    def __init__(
+        self,
+        every: int = 10,
+        csv: str | os.PathLike[str] | None = None,
+        tensorboard: Any = None,
+        print_every: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_numbers(NUMBERS, {"every": every, "print_every": print_every})
+        if csv is not None and not isinstance(csv, (str, os.PathLike)):
+            raise ValueError(
+                f"`csv` must be None or a path. Received: csv={shown(csv)}"
+            )
+        if not isinstance(
+            tensorboard, (type(None), keras.callbacks.TensorBoard)
+        ):
+            raise ValueError(
+                "`tensorboard` must be None or a "
+                "`keras.callbacks.TensorBoard`. "
+                f"Received: tensorboard={shown(tensorboard)}"
+            )
+        self.every = every
+        self.csv = None if csv is None else pathlib.Path(csv)
+        self.tensorboard: Any = tensorboard
+        self.print_every = print_every
+        self._batches = 0  # of all calls of `fit`
+        self._last_batch = -1  # of this epoch
+        self._snapshot: Any = None  # that nobody has read yet
+        self._columns: list[tuple[str, int, Layer]] = []
+        self._steps: list[int] = []
+        self._rows: dict[str, list[np.ndarray]] = {f: [] for f in FIGURES}
+        self._writer: Any = None
+
+    # What was recorded.
+
+    @property
+    def steps(self) -> np.ndarray:
+        """The optimizer's `iterations` at each record, `(records,)` int64."""
+        self._read()
+        return np.array(self._steps, "int64")
+
+    @property
+    def noise(self) -> np.ndarray:
+        """sqrt(H), in the dual norm's units, `(records, matrices)`."""
+        return self._stacked("noise")
+
+    @property
+    def ratio(self) -> np.ndarray:
+        """The layers' rates over the base rate, `(records, matrices)`."""
+        return self._stacked("ratio")
+
+    @property
+    def learning_rate(self) -> np.ndarray:
+        """The layers' learning rates, `(records, matrices)`."""
+        return self._stacked("learning_rate")
+
+    @property
+    def paths(self) -> list[str]:
+        """Of each matrix its variable's path; one of a stack has its number."""
+        self._read()
+        return [
+            f"{path}[{k}]" if layer.batch > 1 else path
+            for path, k, layer in self._columns
+        ]
+
+    @property
+    def roles(self) -> list[str]:
+        """Of each matrix the role of its variable."""
+        self._read()
+        return [layer.role for _, _, layer in self._columns]
+
+    @property
+    def blocks(self) -> list[str]:
+        """Of each matrix the kind of block: `"qk"`, `"vo"`, `"mlp"`, ..."""
+        self._read()
+        return [block_of(layer) for _, _, layer in self._columns]
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draws noise, its spread within blocks, and learning rates.
+
+        Args:
+            path: Where to save the picture; its suffix is the format.
+
+        Returns:
+            A `matplotlib.figure.Figure` of three panels: noise of the groups,
+            noise within QK, VO and MLP (bands: least and largest layer), and
+            the learning rates of the groups over the base rate (bands:
+            standard deviation).
+
+        Raises:
+            ValueError: Without any record.
+            ImportError: Without matplotlib.
+
+        References:
+            arXiv 2510.14009.
+        """
+        if not len(self.steps):
+            raise ValueError(
+                "`plot` needs a record: give the monitor to `fit`, for at "
+                f"least `every` batches. Received: every={self.every}, "
+                f"{self._batches} batches"
+            )
+        figure = draw_noise(
+            self.steps,
+            self.noise,
+            self.ratio,
+            roles=self.roles,
+            blocks=self.blocks,
+        )
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+    # What `fit` calls.
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Refuses a model whose optimizer measures nothing."""
+        optimizer = self._optimizer()
+        if self.csv is not None and not self._steps:
+            self._resume(self.csv, optimizer)
+        if self.tensorboard is not None and self._writer is None:
+            self._writer = self.tensorboard.summary.create_file_writer(
+                os.path.join(self.tensorboard.log_dir, "noise")
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Batches are counted anew in each epoch."""
+        self._last_batch = -1
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Takes a record, or prints a line, when it is time."""
+        before, self._batches = (
+            self._batches,
+            self._batches + batch - self._last_batch,
+        )
+        self._last_batch = batch
+        prints = self._passes(before, self.print_every)
+        if prints or self._passes(before, self.every):
+            self._take()
+        if prints:
+            print(f"\n{self._line()}", flush=True)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Files have all of an epoch at its end."""
+        self._read()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Writes what is left."""
+        self._read()
+        if self._writer is not None:
+            self._writer.flush()
+
+    # How.
+
+    def _optimizer(self) -> NormOptimizer:
+        """The model's own, out of Keras' loss scaling."""
+        optimizer = getattr(self.model, "optimizer", None)
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if not isinstance(inner, NormOptimizer) or inner.noise is None:
+            raise ValueError(
+                "`NoiseMonitor` needs a model that is compiled with an "
+                "optimizer that measures noise, such as `Lanton()`. "
+                f"Received: optimizer={shown(optimizer)}"
+            )
+        return inner
+
+    def _resume(self, path: pathlib.Path, optimizer: NormOptimizer) -> None:
+        """Takes over the file's records of the steps until now."""
+        step = int(ops.convert_to_numpy(optimizer.iterations))
+        records = _read_csv(path, step) if path.exists() else {}
+        if records:
+            self._columns = _columns(optimizer)
+            names = [[name, str(k)] for name, k, _ in self._columns]
+        for step, rows in records.items():
+            if [row[1:3] for row in rows] != names:
+                continue  # the file ended within it
+            self._steps.append(step)
+            for i, name in enumerate(FIGURES):
+                row = [float(each[i - len(FIGURES)]) for each in rows]
+                self._rows[name].append(np.array(row, "float32"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole = path.with_name(path.name + ".new")
+        with whole.open("w", newline="") as file:
+            kept = (row for s in self._steps for row in records[s])
+            csv_files.writer(file).writerows([COLUMNS, *kept])
+        whole.replace(path)
+
+    def _passes(self, before: int, every: int | None) -> bool:
+        """Whether a multiple of `every` lies behind the last batches."""
+        return every is not None and self._batches // every > before // every
+
+    def _take(self) -> None:
+        """Reads the last snapshot, which is there by now; takes another."""
+        self._read()
+        # On JAX `fit` keeps the variables' values to itself.
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        self._snapshot = self._optimizer().noise_snapshot()
+
+    def _read(self) -> None:
+        """Turns the snapshot into a record."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return
+        optimizer = self._optimizer()
+        report = optimizer.noise_report(snapshot)
+        self._columns = self._columns or _columns(optimizer)
+        paths = list(dict.fromkeys(path for path, _, _ in self._columns))
+        if not set(paths) <= set(report):
+            raise ValueError(
+                "A NoiseMonitor is for one model: make another. Received: a "
+                f"model with other layers than before, {list(report)}"
+            )
+        self._steps.append(int(ops.convert_to_numpy(snapshot.iterations)))
+        for name in FIGURES:
+            row = [report[path][name] for path in paths]
+            self._rows[name].append(np.concatenate(row))
+        self._write()
+
+    def _write(self) -> None:
+        """The last record to the files."""
+        step, last = self._steps[-1], [self._rows[f][-1] for f in FIGURES]
+        if self.csv is not None:
+            with self.csv.open("a", newline="") as file:
+                csv_files.writer(file).writerows(
+                    (step, path, k, layer.role, block_of(layer), *figures)
+                    for (path, k, layer), figures in zip(
+                        self._columns, np.stack(last, 1).tolist(), strict=True
+                    )
+                )
+        if self._writer is not None:
+            scalar, paths = self.tensorboard.summary.scalar, self.paths
+            with self._writer.as_default(step=step):
+                for name, row in zip(FIGURES, last, strict=True):
+                    for path, value in zip(paths, row.tolist(), strict=True):
+                        scalar(f"{name}/{path}", value)
+
+    def _stacked(self, name: str) -> np.ndarray:
+        self._read()
+        shape = (len(self._steps), len(self._columns))
+        return np.array(self._rows[name], "float32").reshape(shape)
+
+    def _line(self) -> str:
+        """Mean noise of each kind of block; the range of rates."""
+        noise, ratio = self.noise[-1], self.ratio[-1]
+        blocks = np.array(self.blocks)
+        means = [
+            f"{name} {noise[blocks == name].mean():.3g}"
+            for name in dict.fromkeys(self.blocks)
+        ]
+        slowest = self.paths[int(ratio.argmin())]
+        return (
+            f"step {self._steps[-1]}: noise {', '.join(means)}; rates "
+            f"{ratio.min():.2f} to {ratio.max():.2f} of the base rate, least "
+            f"of {slowest}"
+        )
+
+
+NUMBERS: Numbers = {
+    "every": COUNT,
+    "print_every": (
+        "None or an integer of at least 1",
+        lambda x: x >= 1,
+        True,
+    ),
+}
+COLUMNS = ("step", "path", "matrix", "role", "block", *FIGURES)
+
+
+def _columns(optimizer: NormOptimizer) -> list[tuple[str, int, Layer]]:
+    """Path, number and layer of each matrix that is measured."""
+    return [
+        (path, k, layer)
+        for path, layer in zip(
+            optimizer.noise_report(), optimizer.moving_layers, strict=True
+        )
+        if layer.role in optimizer.norms
+        for k in range(layer.batch)
+    ]
+
+
+def _read_csv(path: pathlib.Path, step: int) -> dict[int, list[list[str]]]:
+    """The rows of the records until a step."""
+    with path.open(newline="") as file:
+        head, *rows = list(csv_files.reader(file)) or [[]]
+    if tuple(head) != COLUMNS:
+        raise ValueError(
+            "`csv` must be a file of NoiseMonitor's. "
+            f"Received: csv={str(path)!r}, which begins with {head}"
+        )
+    records: dict[int, list[list[str]]] = {}
+    for row in rows:
+        # The last one may be cut off.
+        whole = len(row) == len(COLUMNS) and row[0].isdigit()
+        if whole and int(row[0]) <= step:
+            records.setdefault(int(row[0]), []).append(row)
+    return records

@@ -1,0 +1,158 @@
+"""Pictures of noise and learning rates; needs matplotlib."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, and markers
+# for those who see none.
+STYLES = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+)
+ROLES = {"hidden": "hidden", "embedding": "embedding", "vector": "vector"}
+BLOCKS = {"qk": "QK", "vo": "VO", "mlp": "MLP"}
+
+Band = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+
+def draw_noise(
+    steps: np.ndarray,
+    noise: np.ndarray,
+    ratio: np.ndarray,
+    *,
+    roles: Sequence[str],
+    blocks: Sequence[str],
+) -> Any:
+    """Noise of the groups, its spread within blocks, and the layers' rates.
+
+    Args:
+        steps: `(records,)`.
+        noise: sqrt(H), `(records, matrices)`.
+        ratio: Rates over the base rate, `(records, matrices)`.
+        roles: Of each matrix its group.
+        blocks: Of each matrix its kind of block.
+
+    Returns:
+        A `matplotlib.figure.Figure` of three panels.
+
+    Raises:
+        ImportError: Without matplotlib.
+
+    References:
+        Hao et al., arXiv 2510.14009.
+    """
+    figure = new_figure(width=15)
+    groups, within, rates = figure.subplots(1, 3)
+    draw_bands(groups, steps, noise, roles, ROLES, extremes)
+    groups.set_title("Noise of the groups (band: least and largest layer)")
+    kinds = {b: name for b, name in BLOCKS.items() if b in blocks}
+    if set(kinds) == {"mlp"}:  # no transformer
+        kinds = {"mlp": "hidden"}
+    draw_bands(within, steps, noise, blocks, kinds, extremes)
+    within.set_title(f"Spread within {', '.join(kinds.values())}")
+    for axes in (groups, within):
+        axes.set_ylabel("noise, sqrt(H), in the dual norm")
+        if np.any(noise > 0):
+            axes.set_yscale("log")
+    draw_bands(rates, steps, ratio, roles, ROLES, deviation)
+    draw_range(rates, steps, ratio, roles, ROLES)
+    rates.set_title("Learning rates (band: deviation, dots: range)")
+    rates.set_ylabel("learning rate over the base rate")
+    rates.set_ylim(bottom=0)
+    rates.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    return figure
+
+
+def new_figure(width: float, height: float = 4.5) -> Any:
+    """A figure of its own, in inches, that needs no display.
+
+    Raises:
+        ImportError: Without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Pictures need matplotlib: `pip install matplotlib`."
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_bands(
+    axes: Any,
+    steps: np.ndarray,
+    values: np.ndarray,
+    kinds: Sequence[str],
+    names: dict[str, str],
+    band: Band,
+) -> None:
+    """Of each kind of column a line and a band; a kind has its own style.
+
+    Zeros, which stand for what was not measured yet, are left out.
+    """
+    values = np.where(values > 0, values, np.nan)
+    for name, mine, colour, marker in of_each_kind(values, kinds, names):
+        known = ~np.isnan(mine).all(1)
+        middle, low, high = band(mine[known])
+        axes.plot(
+            steps[known],
+            middle,
+            color=colour,
+            marker=marker,
+            markersize=4,
+            markevery=max(1, len(steps) // 12),
+            label=f"{name} ({mine.shape[1]})",
+        )
+        axes.fill_between(
+            steps[known], low, high, color=colour, alpha=0.2, linewidth=0
+        )
+    axes.set_xlabel("step")
+    axes.grid(alpha=0.3)
+    axes.legend(title="mean of layers (how many)")
+
+
+def draw_range(
+    axes: Any,
+    steps: np.ndarray,
+    values: np.ndarray,
+    kinds: Sequence[str],
+    names: dict[str, str],
+) -> None:
+    """Of each kind of column dotted lines at the least and the largest."""
+    for _, mine, colour, _ in of_each_kind(values, kinds, names):
+        for line in (mine.min(1), mine.max(1)):
+            axes.plot(steps, line, color=colour, linestyle=":", linewidth=1)
+
+
+def of_each_kind(
+    values: np.ndarray, kinds: Sequence[str], names: dict[str, str]
+) -> Iterator[tuple[str, np.ndarray, str, str]]:
+    """Name, columns, colour and marker of each kind that there is."""
+    for (kind, name), style in zip(names.items(), STYLES, strict=False):
+        mine = values[:, np.array(kinds) == kind]
+        if mine.shape[1]:
+            yield name, mine, *style
+
+
+def extremes(
+    values: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, least and largest of each row's known values."""
+    return (
+        np.nanmean(values, 1),
+        np.nanmin(values, 1),
+        np.nanmax(values, 1),
+    )
+
+
+def deviation(
+    values: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mean of each row, and one standard deviation to both sides."""
+    mean, std = np.nanmean(values, 1), np.nanstd(values, 1)
+    return mean, np.maximum(mean - std, 0), mean + std
