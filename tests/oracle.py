@@ -1,13 +1,15 @@
 """Algorithm 1 of LANTON in float64 NumPy, matrix by matrix.
 
-Written from the paper (arXiv 2510.14009) and from nothing else: it imports
-nothing of the package it judges, has no batching, no fast path and no state
-that is not a plain array. Slow and obvious on purpose.
+Written from the paper (arXiv 2510.14009), AdamW from Loshchilov and Hutter
+(arXiv 1711.05101, algorithm 2), and from nothing else: it imports nothing of
+the package it judges, has no batching, no fast path and no state that is not a
+plain array. Slow and obvious on purpose.
 """
 
 import dataclasses
 import math
 
+import ml_dtypes
 import numpy as np
 
 # Rows (a, b, c) of X <- a X + b (X X^T) X + c (X X^T)^2 X, for X of Frobenius
@@ -111,6 +113,13 @@ class Oracle:
     `noise_schedule="staggered"` needs `turns`: for each layer an array with
     the residue of the steps, counted from the first that can measure and
     modulo the interval, on which each of its matrices is measured.
+
+    Layers of the roles in `adamw_roles` move by AdamW alone and have no noise.
+    Its rate is `adam_lr_ratio` times the base rate, and so is the factor of
+    its decay; it counts the applied steps.
+
+    `momentum_dtype` is what the momentum of any layer is rounded to once a
+    step has used it.
     """
 
     def __init__(
@@ -135,6 +144,12 @@ class Oracle:
         ns_coefficients="jordan",
         nonfinite="skip",
         weight_decay=0.1,
+        adamw_roles=(),
+        adam_lr_ratio=1.0,
+        adam_beta_1=0.9,
+        adam_beta_2=0.95,
+        epsilon=1e-8,
+        momentum_dtype=None,
         turns=None,
     ):
         self.layers = layers
@@ -158,6 +173,12 @@ class Oracle:
         self.ns_coefficients = ns_coefficients
         self.nonfinite = nonfinite
         self.weight_decay = weight_decay or 0.0
+        self.adamw_roles = tuple(adamw_roles)
+        self.adam_lr_ratio = adam_lr_ratio
+        self.adam_beta_1 = adam_beta_1
+        self.adam_beta_2 = adam_beta_2
+        self.epsilon = epsilon
+        self.momentum_dtype = momentum_dtype
 
         self.t = 0  # applied steps
         self.skipped_steps = 0
@@ -165,6 +186,7 @@ class Oracle:
         # B, and G of the immediately preceding step: None until there is one.
         self.momentum = [None for _ in layers]
         self.previous = [None for _ in layers]
+        self.second_moment = [np.zeros(one.shape) for one in layers]
         # H and the ratio of line 9, one for each matrix.
         self.noise = [np.zeros(len(one.matrices())) for one in layers]
         self.ratios = [np.ones(len(one.matrices())) for one in layers]
@@ -192,14 +214,16 @@ class Oracle:
         active = [g is not None and np.any(g != 0.0) for g in gradients]
 
         # Line 7 (before line 5: the samples need B_{t-1} and G_{t-1}).
-        for index in range(len(self.layers)):
-            if active[index]:
+        for index, layer in enumerate(self.layers):
+            if active[index] and layer.role not in self.adamw_roles:
                 self._measure(index, gradients[index], differences)
 
         # Line 5.
         for index, gradient in enumerate(gradients):
             if not active[index]:
                 self.previous[index] = None
+                continue
+            if self.layers[index].role in self.adamw_roles:
                 continue
             if self.momentum[index] is None:
                 self.momentum[index] = gradient
@@ -216,6 +240,11 @@ class Oracle:
         for index, layer in enumerate(self.layers):
             if not active[index]:
                 continue
+            if layer.role in self.adamw_roles:
+                weights[index] = self._adamw(
+                    index, gradients[index], weights[index]
+                )
+                continue
             m = self.momentum[index]
             if self.nesterov:
                 m = self.beta_1 * m + (1.0 - self.beta_1) * gradients[index]
@@ -228,7 +257,25 @@ class Oracle:
                     layer, m.ravel()[positions]
                 )
             weights[index] = x.reshape(layer.shape)
+        if self.momentum_dtype is not None:
+            self.momentum = [
+                None if m is None else _rounded(m, self.momentum_dtype)
+                for m in self.momentum
+            ]
         return weights
+
+    def _adamw(self, index, gradient, weights):
+        m, v = self.momentum[index], self.second_moment[index]
+        m = np.zeros_like(gradient) if m is None else m
+        m = self.adam_beta_1 * m + (1.0 - self.adam_beta_1) * gradient
+        v = self.adam_beta_2 * v + (1.0 - self.adam_beta_2) * gradient**2
+        self.momentum[index], self.second_moment[index] = m, v
+        m = m / (1.0 - self.adam_beta_1**self.t)
+        v = v / (1.0 - self.adam_beta_2**self.t)
+        step = m / (np.sqrt(v) + self.epsilon)
+        if self.layers[index].decay:
+            step = step + self.weight_decay * weights
+        return weights - self.learning_rate * self.adam_lr_ratio * step
 
     def report(self):
         """What `noise_report` gives, as a list in the order of the layers."""
@@ -351,6 +398,11 @@ def _as_float64(gradients):
         None if g is None else np.asarray(g, dtype=np.float64)
         for g in gradients
     ]
+
+
+def _rounded(array, dtype):
+    dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return array.astype("float32").astype(dtype).astype("float64")
 
 
 def _mean(lists):

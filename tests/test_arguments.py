@@ -20,12 +20,18 @@ WRONG = {
     "noise_schedule": ["random", None, True],
     "ns_dtype": ["float64", None, 16],
     "max_temporary_bytes": [0, -1, 1e9, None, True, "1G"],
+    "shard_orthogonalization": [1, "auto", 0.5],
     "momentum_dtype": ["int8", "float64", 16, True],
     "previous_gradient_dtype": ["int8", "float64", 16],
     "hidden_scale": [-1, NAN, None, "0.2"],
     "embedding_scale": [-1, NAN, None, "300"],
     "vector_scale": [-1, NAN, None, "1"],
     "vector_norm": ["l2", None, 2],
+    "adamw_roles": ["embedding", ("hidden",), ("vector", "vector"), 3, None],
+    "adam_lr_ratio": [-1, NAN, None, "1"],
+    "adam_beta_1": [-0.1, 1.0, NAN, None],
+    "adam_beta_2": [-0.1, 1.0, NAN, None],
+    "epsilon": [0, -1e-8, NAN, None],
     "step_scale": ["muon", None, 1],
     "nesterov": [1, "yes", None],
     "ns_steps": [0, -1, 2.5, None, True, "5"],
@@ -83,6 +89,20 @@ def test_wrong_argument(name: str, value: object) -> None:
             "gradient_accumulation_steps=3",
         ),
         ({"ns_coefficients": [(1, 2, 3)] * 6}, "ns_steps=5"),
+        (
+            {"adamw_roles": ("embedding",), "embedding_scale": 30},
+            "embedding_scale=30, adamw_roles=",
+        ),
+        ({"vector_scale": 0.5}, "vector_scale=0.5, adamw_roles="),
+        ({"vector_norm": "sign"}, "vector_norm='sign', adamw_roles="),
+        (
+            {"adamw_roles": ("vector",), "vector_scale": 0.5},
+            "Lanton.paper.*vector_scale=0.5, adamw_roles=",
+        ),
+        ({"adamw_roles": (), "adam_beta_1": 0.5}, "adam_beta_1=0.5"),
+        ({"adamw_roles": (), "adam_beta_2": 0.5}, "adam_beta_2=0.5"),
+        ({"adamw_roles": [], "adam_lr_ratio": 0.5}, "adam_lr_ratio=0.5"),
+        ({"adamw_roles": [], "epsilon": 1e-3}, "epsilon=0.001"),
         ({"clipnorm": 1.0, "clipvalue": 1.0}, "clipnorm"),
         ({"momentum": 0.9}, "momentum"),
     ],
@@ -90,6 +110,33 @@ def test_wrong_argument(name: str, value: object) -> None:
 def test_arguments_that_do_not_go_together(arguments: dict, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Lanton(**arguments)
+
+
+def test_what_adamw_does_not_move_has_its_options() -> None:
+    optimizer = Lanton(embedding_scale=30)
+    assert optimizer.embedding_scale == 30.0
+    assert optimizer.adamw_roles == ("vector",)
+    paper = Lanton.paper(adamw_roles=["embedding"], vector_scale=0.5)
+    assert paper.embedding_scale == Lanton().embedding_scale
+    optimizer = Lanton(adamw_roles=["embedding"], vector_norm="sign")
+    assert optimizer.vector_norm == "sign"
+
+
+def test_paper_takes_all_arguments() -> None:
+    paper = Lanton.paper(1e-3)
+    assert float(paper.learning_rate) == np.float32(1e-3)
+    assert paper.adamw_roles == () and not paper.nesterov
+    assert paper.noise.group_reduction == "max"
+    other = Lanton.paper(
+        learning_rate=1e-3,
+        nesterov=True,
+        group_reduction="mean",
+        adamw_roles=["embedding"],
+    )
+    assert other.nesterov and other.noise.group_reduction == "mean"
+    assert other.adamw_roles == ("embedding",)
+    with pytest.raises(ValueError, match="momentun"):
+        Lanton.paper(momentun=0.9)
 
 
 def test_numpy_numbers_are_numbers() -> None:

@@ -30,11 +30,13 @@ from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
 from keras_lanton.baselines.blockwise_adamw import MULTIPLIERS
 from keras_lanton.blocks import block_of
+from keras_lanton.norm_optimizer import NormOptimizer
 from keras_lanton.roles import make_layer
 
 ETA = 0.01
 # As in test_oracle: of the distance moved.
 TOLERANCE = 1e-4
+NOISE = {"noise_interval": 1, "alpha": 0.2, "group_reduction": "mean"}
 CLASSES = [getattr(baselines, name) for name in baselines.__all__]
 
 
@@ -222,14 +224,22 @@ def test_constrained_scion_is_unconstrained_with_decay_1():
     assert_equal(found, wanted, start)
 
 
-def test_gluon_of_one_radius_is_unconstrained_scion():
+@pytest.mark.parametrize("noise", [None, NoiseAdaptiveRate(**NOISE)])
+def test_gluon_of_one_radius_is_unconstrained_scion(noise):
     gradients = make_gradients(3, FEW)
-    found, start = run(baselines.Gluon, gradients, radii={".": 3.0})
+    found, start = run(
+        baselines.Gluon, gradients, radii={".": 3.0}, noise=noise
+    )
     scales = dict.fromkeys(
         ("hidden_scale", "embedding_scale", "vector_scale"), 3.0
     )
     wanted, _ = run(
-        baselines.Scion, gradients, beta_1=0.95, constrained=False, **scales
+        baselines.Scion,
+        gradients,
+        beta_1=0.95,
+        constrained=False,
+        noise=noise,
+        **scales,
     )
     assert_equal(found, wanted, start)
 
@@ -322,9 +332,17 @@ def test_directions_do_not_depend_on_the_gradients_scale(name):
     assert_equal(found, wanted, start)
 
 
-# The noise-adaptive rate as their part.
+@pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon"])
+def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
+    paths = ["dense/bias", "tokens/embeddings"]
+    gradients = make_gradients(1, paths)
+    cls = getattr(baselines, name)
+    wanted, start = run(cls, gradients, paths)
+    found, _ = run(cls, gradients, paths, momentum_dtype="bfloat16")
+    assert_equal(found, wanted, start)
 
-NOISE = {"noise_interval": 1, "alpha": 0.2, "group_reduction": "mean"}
+
+# The noise-adaptive rate as their part.
 
 
 def test_scion_with_noise_is_lanton_without_momentum():
@@ -340,7 +358,7 @@ def test_scion_with_noise_is_lanton_without_momentum():
         noise=NoiseAdaptiveRate(**NOISE),
     )
     wanted, _ = run(
-        Lanton,
+        Lanton.paper,
         gradients,
         beta_1=0.0,
         step_scale="operator",
@@ -381,19 +399,89 @@ def test_noise_slows_hidden_layers_as_in_lanton(name):
     assert np.ptp(np.concatenate(ratios)) > 0.01
 
 
-def test_d_muon_with_noise_moves_hidden_layers_as_lanton():
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("preset", [Lanton, Lanton.paper])
+def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
     gradients = make_gradients(4, FEW)
-    options = {"beta_1": 0.0, "nesterov": False}
+    options = {"beta_1": 0.0, "nesterov": nesterov, "hidden_scale": 0.2}
     found, start = run(
         baselines.DMuon, gradients, noise=NoiseAdaptiveRate(**NOISE), **options
     )
-    wanted, _ = run(Lanton, gradients, **NOISE, **options)
+    wanted, _ = run(preset, gradients, **NOISE, **options)
     hidden = [EXPECTED[path].role == "hidden" for path in FEW]
     for one, two, three, chosen in zip(
         found, wanted, start, hidden, strict=True
     ):
         if chosen:
             assert_equal([one], [two], [three])
+
+
+@pytest.mark.parametrize("group_reduction", ["mean", "max"])
+def test_lanton_is_d_muon_with_noise(group_reduction):
+    """All roles; without momentum, which starts at G_1 here and at 0 there."""
+    gradients = make_gradients(4, FEW)
+    noise = {**NOISE, "group_reduction": group_reduction}
+    options = {
+        "beta_1": 0.0,
+        "hidden_scale": 0.2,
+        "nesterov": True,
+        "adam_lr_ratio": 0.7,
+        "adam_beta_1": 0.8,
+        "adam_beta_2": 0.9,
+        "epsilon": 1e-20,  # which the two add at different places
+        "weight_decay": 0.1,
+    }
+    both = ["embedding", "vector"]
+    found, start = run(Lanton, gradients, adamw_roles=both, **noise, **options)
+    wanted, _ = run(
+        baselines.DMuon, gradients, noise=NoiseAdaptiveRate(**noise), **options
+    )
+    assert_equal(found, wanted, start)
+
+
+@pytest.mark.parametrize("role", ["embedding", "vector"])
+def test_adamw_in_lanton_is_keras_adamw(role):
+    """That one's epsilon has an effect on neither, at gradients of size 1."""
+    paths = [path for path in FEW if EXPECTED[path].role == role]
+    gradients = make_gradients(6, paths)
+    found, start = run(
+        Lanton,
+        gradients,
+        paths,
+        adamw_roles=[role],
+        adam_lr_ratio=0.5,
+        adam_beta_1=0.8,
+        adam_beta_2=0.97,
+        epsilon=1e-12,
+        weight_decay=0.1,
+    )
+    variables = make_variables(paths)
+    adamw = keras.optimizers.AdamW(
+        0.5 * ETA, beta_1=0.8, beta_2=0.97, epsilon=1e-12, weight_decay=0.1
+    )
+    adamw.build(variables)
+    steps = Steps(adamw, variables)
+    for one in gradients:
+        steps(one)
+    off = deviations(found, to_arrays(variables), start)
+    assert max(off) < 1e-5, off
+
+
+def test_adamw_in_lanton_has_the_epsilon_of_torch():
+    """Added to the debiased root: step 1 is g / (|g| + epsilon)."""
+    paths = ["dense/bias", "tokens/embeddings"]
+    gradients = make_gradients(1, paths)
+    found, start = run(
+        Lanton,
+        gradients,
+        paths,
+        adamw_roles=["embedding", "vector"],
+        epsilon=0.1,
+        weight_decay=None,
+    )
+    for one, zero, g in zip(found, start, gradients[0], strict=True):
+        wanted = zero - ETA * g / (np.abs(g) + 0.1)
+        assert max(deviations([one], [wanted], [zero])) < 1e-5
 
 
 # As Keras optimizers.
@@ -419,7 +507,7 @@ def test_fit_save_and_resume(cls, tmp_path):
     x = rng.integers(0, 11, (12, 5)).astype("int32")
     y = rng.standard_normal((12, 3)).astype("float32")
     options = {"batch_size": 4, "shuffle": False, "verbose": 0}
-    if cls in (baselines.Muon, baselines.DMuon, baselines.Scion):
+    if issubclass(cls, NormOptimizer):
         optimizer = cls(1e-3, noise=NoiseAdaptiveRate(noise_interval=2))
     else:
         optimizer = cls(1e-3)
@@ -440,8 +528,8 @@ def test_fit_save_and_resume(cls, tmp_path):
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_config_round_trip(cls):
     options = {"Gluon": GLUON, "BlockwiseAdamW": LATE}.get(cls.__name__, {})
-    if cls in (baselines.Muon, baselines.DMuon, baselines.Scion):
-        options = {"noise": NoiseAdaptiveRate(alpha=0.5)}
+    if issubclass(cls, NormOptimizer):
+        options = {**options, "noise": NoiseAdaptiveRate(alpha=0.5)}
     optimizer = cls(0.5, **options)
     config = json.loads(json.dumps(optimizer.get_config()))
     assert cls.from_config(copy.deepcopy(config)).get_config() == config
@@ -512,6 +600,7 @@ WRONG = [
     ("DMuon", {"hidden_scale": None}, "hidden_scale"),
     ("DMuon", {"adam_beta_2": 1.5}, "adam_beta_2"),
     ("AdaMuon", {"epsilon": 0.0}, "epsilon"),
+    ("Gluon", {"noise": 0.3}, "noise"),
     ("Gluon", {"radii": {"(": 1.0}}, "radii"),
     ("Gluon", {"radii": {"a": -1.0}}, "radii"),
     ("Gluon", {"smoothness": {"a": [0.0, 0.0]}}, "smoothness"),

@@ -6,9 +6,6 @@ devices is fixed when a backend starts.
 
 import functools
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import keras
@@ -16,6 +13,9 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from presets import DEFAULTS
+from processes import launch
+from processes import outcome
 
 from keras_lanton import Lanton
 
@@ -83,7 +83,7 @@ def report(model):
 def fit(options, compiled, nan=False):
     model = make_model()
     model.compile(
-        optimizer=Lanton(**{**OPTIONS, **options}),
+        optimizer=Lanton.paper(**{**OPTIONS, **options}),
         loss="mse",
         **{"jit_compile": BACKEND == "jax", **compiled},
     )
@@ -117,7 +117,7 @@ def mirrored_loop(options):
     strategy = two_cpus()
     with strategy.scope():
         model = make_model()
-        optimizer = Lanton(**{**OPTIONS, **options})
+        optimizer = Lanton.paper(**{**OPTIONS, **options})
         model.optimizer = optimizer
         optimizer.build(model.trainable_variables)
 
@@ -148,7 +148,7 @@ def mirrored_replicas(options):
     with strategy.scope():
         model = make_model()
         model.compile(
-            optimizer=Lanton(**OPTIONS, **options),
+            optimizer=Lanton.paper(**{**OPTIONS, **options}),
             loss="mse",
             jit_compile=False,
         )
@@ -165,7 +165,7 @@ def mirrored_replicas(options):
 
 def made_outside(options):
     model_strategy = two_cpus()
-    optimizer = Lanton(**OPTIONS, **options)
+    optimizer = Lanton.paper(**OPTIONS, **options)
     with model_strategy.scope():
         model = make_model()
         model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
@@ -232,23 +232,7 @@ def run_cases(cases):
 
 
 def start(*cases):
-    tests = pathlib.Path(__file__).resolve().parent
-    search = [str(tests.parent), os.environ.get("PYTHONPATH", "")]
-    process = subprocess.run(
-        [sys.executable, __file__, json.dumps(cases)],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(search),
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-            "JAX_PLATFORMS": "cpu",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert process.returncode == 0, process.stdout[-3000:]
-    return json.loads(process.stdout.splitlines()[-1])
+    return outcome(launch(__file__, json.dumps(cases), devices=4))
 
 
 def assert_same(found, wanted, atol):
@@ -266,10 +250,15 @@ INDEPENDENT = {
     "noise_reference": "independent_gradient",
     "gradient_accumulation_steps": 2,
 }
+OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
 
 
 @on_tensorflow
-@pytest.mark.parametrize("options", [OPTION_I, MOMENTUM], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [OPTION_I, MOMENTUM, OF_LANTON],
+    ids=["previous_gradient", "momentum", "defaults"],
+)
 def test_mirrored(options):
     in_fit, in_loop, replicas = start(
         ("mirrored_fit", {"options": options, "compiled": {}}),
@@ -322,15 +311,17 @@ def test_mirrored_without_keras():
 
 @on_jax
 def test_keras_distribution():
-    data, accumulated, split = start(
+    data, accumulated, split, defaults = start(
         ("data_parallel", {"options": OPTION_I}),
         ("data_parallel", {"options": INDEPENDENT}),
         ("model_parallel", {"options": MOMENTUM}),
+        ("model_parallel", {"options": OF_LANTON}),
     )
     # Observed 3e-7.
     assert_same(data, fit(OPTION_I, {}), 1e-5)
     assert_same(accumulated, fit(INDEPENDENT, {}), 1e-5)
     assert_same(split, fit(MOMENTUM, {}), 1e-5)
+    assert_same(defaults, fit(OF_LANTON, {}), 1e-5)
 
 
 if __name__ == "__main__":

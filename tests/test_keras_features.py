@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from presets import DEFAULTS
 
 import keras_lanton.forms
 from keras_lanton import Lanton
@@ -27,6 +28,17 @@ OPTIONS = {
     "noise_interval": 2,
     "ns_steps": 2,
 }
+# The same of `Lanton()`, whose AdamW moves embeddings and vectors.
+PRESETS = {
+    "paper": OPTIONS,
+    "defaults": {
+        **DEFAULTS,
+        "learning_rate": 0.01,
+        "noise_interval": 2,
+        "ns_steps": 2,
+    },
+}
+both_presets = pytest.mark.parametrize("preset", PRESETS)
 SHAPES = {
     "tokens/embeddings": (7, 4),
     "first/kernel": (4, 6),
@@ -104,9 +116,9 @@ def fit(
 
 
 @functools.cache
-def reference_weights():
+def reference_weights(preset="paper"):
     """After 4 plain steps."""
-    return fit(make_model(), Lanton(**OPTIONS))
+    return fit(make_model(), Lanton.paper(**PRESETS[preset]))
 
 
 def assert_equal(found, wanted):
@@ -156,7 +168,7 @@ def apply(optimizer, variables, gradients):
 
 def run(gradients, **options):
     """The optimizer and its variables after one `apply` per list."""
-    optimizer = Lanton(**{**OPTIONS, **options})
+    optimizer = Lanton.paper(**{**OPTIONS, **options})
     variables = make_variables()
     if BACKEND == "jax" and optimizer.gradient_accumulation_steps:
         # Keras' own conditionals would be compiled anew at each call.
@@ -173,7 +185,7 @@ def run(gradients, **options):
 def compiled_step(options):
     import jax
 
-    optimizer = Lanton(**{**OPTIONS, **dict(options)})
+    optimizer = Lanton.paper(**{**OPTIONS, **dict(options)})
     optimizer.build(make_variables())
     return jax.jit(optimizer.stateless_apply)
 
@@ -218,7 +230,8 @@ def assert_same_state(found, wanted):
     ],
     ids=str,
 )
-def test_ways_to_run(compiled):
+@both_presets
+def test_ways_to_run(compiled, preset):
     if BACKEND == "jax" and compiled.get("jit_compile"):
         pytest.skip("this is the reference itself")
     if BACKEND == "torch":
@@ -226,9 +239,9 @@ def test_ways_to_run(compiled):
             pytest.skip("Keras has no steps_per_execution on PyTorch")
         if compiled.get("jit_compile") and not torch_compiles():
             pytest.skip("this Keras and PyTorch cannot compile SGD either")
-    found = fit(make_model(), Lanton(**OPTIONS), **compiled)
+    found = fit(make_model(), Lanton.paper(**PRESETS[preset]), **compiled)
     # Observed 3e-7.
-    assert_close(found, reference_weights(), 1e-5)
+    assert_close(found, reference_weights(preset), 1e-5)
 
 
 def fit_single_kernel(optimizer, jit_compile):
@@ -254,19 +267,20 @@ def torch_compiles():
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is of PyTorch")
-def test_compiled_single_kernel():
+@both_presets
+def test_compiled_single_kernel(preset):
     """One variable alone: no list in the step may have a length to guess."""
     if not torch_compiles():
         pytest.skip("this Keras and PyTorch cannot compile SGD either")
-    found = fit_single_kernel(Lanton(**OPTIONS), True)
-    wanted = fit_single_kernel(Lanton(**OPTIONS), False)
+    found = fit_single_kernel(Lanton.paper(**PRESETS[preset]), True)
+    wanted = fit_single_kernel(Lanton.paper(**PRESETS[preset]), False)
     # Observed 1e-7.
     assert_close(found, wanted, 1e-5)
 
 
 def test_training_lowers_the_loss():
     model = make_model()
-    model.compile(optimizer=Lanton(**OPTIONS), loss="mse")
+    model.compile(optimizer=Lanton.paper(**OPTIONS), loss="mse")
     x, y = make_data()
     history = model.fit(x, y, batch_size=8, epochs=15, verbose=0)
     assert history.history["loss"][-1] < 0.8 * history.history["loss"][0]
@@ -279,14 +293,16 @@ def test_schedule_is_each_steps_rate():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
         [1, 9], [0.02, 0.01, 0.005]
     )
-    found = fit(make_model(), Lanton(**{**OPTIONS, "learning_rate": schedule}))
+    found = fit(
+        make_model(), Lanton.paper(**{**OPTIONS, "learning_rate": schedule})
+    )
     rates = [0.02, 0.02, 0.01, 0.01]
 
     class SetRate(keras.callbacks.Callback):
         def on_train_batch_begin(self, batch, logs=None):
             self.model.optimizer.learning_rate = rates.pop(0)
 
-    wanted = fit(make_model(), Lanton(**OPTIONS), callbacks=[SetRate()])
+    wanted = fit(make_model(), Lanton.paper(**OPTIONS), callbacks=[SetRate()])
     # Observed 0.
     assert_close(found, wanted, 1e-6)
 
@@ -295,9 +311,11 @@ def test_callable_is_asked_at_every_step():
     gradients = make_gradients(4)
     rates = iter([0.02, 0.01, 0.005, 0.0025])
     current = {}
-    optimizer = Lanton(**{**OPTIONS, "learning_rate": lambda: current["rate"]})
+    optimizer = Lanton.paper(
+        **{**OPTIONS, "learning_rate": lambda: current["rate"]}
+    )
     variables = make_variables()
-    wanted = Lanton(**OPTIONS)
+    wanted = Lanton.paper(**OPTIONS)
     others = make_variables()
     for one in gradients:
         current["rate"] = next(rates)
@@ -310,7 +328,7 @@ def test_callable_is_asked_at_every_step():
 
 def test_callable_in_fit():
     found = fit(
-        make_model(), Lanton(**{**OPTIONS, "learning_rate": lambda: 0.01})
+        make_model(), Lanton.paper(**{**OPTIONS, "learning_rate": lambda: 0.01})
     )
     # Observed 0.
     assert_close(found, reference_weights(), 1e-6)
@@ -392,6 +410,7 @@ def test_independent_noise_is_measured_before_clipping():
     "options",
     [
         {},
+        PRESETS["defaults"],
         {"clipnorm": 4.0},
         {
             "noise_reference": "independent_gradient",
@@ -399,7 +418,7 @@ def test_independent_noise_is_measured_before_clipping():
             "noise_interval": 1,
         },
     ],
-    ids=["plain", "clipnorm", "independent_gradient"],
+    ids=["plain", "defaults", "clipnorm", "independent_gradient"],
 )
 def test_loss_scale_factor(options):
     gradients = make_gradients(4)
@@ -414,15 +433,18 @@ def test_loss_scale_factor(options):
 # -- Gradient accumulation -------------------------------------------------
 
 
-@pytest.mark.parametrize("k", [2, 3])
-def test_accumulation_is_one_step_of_the_mean(k):
+@pytest.mark.parametrize(
+    ("k", "preset"), [(2, "paper"), (3, "paper"), (2, "defaults")]
+)
+def test_accumulation_is_one_step_of_the_mean(k, preset):
     gradients = make_gradients(4 * k)
-    optimizer, found = run(gradients, gradient_accumulation_steps=k)
+    options = PRESETS[preset]
+    optimizer, found = run(gradients, **options, gradient_accumulation_steps=k)
     means = [
         [np.mean(g, axis=0) for g in zip(*gradients[t : t + k], strict=True)]
         for t in range(0, 4 * k, k)
     ]
-    other, wanted = run(means)
+    other, wanted = run(means, **options)
     # Observed 2e-6.
     assert_close(to_arrays(found), to_arrays(wanted), 1e-5)
     for path, report in optimizer.noise_report().items():
@@ -432,19 +454,23 @@ def test_accumulation_is_one_step_of_the_mean(k):
     assert int(ops.convert_to_numpy(optimizer.iterations)) == 4
 
 
-def test_accumulation_in_fit():
+@both_presets
+def test_accumulation_in_fit(preset):
     found = fit(
         make_model(),
-        Lanton(**OPTIONS, gradient_accumulation_steps=2),
+        Lanton.paper(**PRESETS[preset], gradient_accumulation_steps=2),
         batch_size=2,
         jit_compile=BACKEND != "torch",
     )
     # Observed 3e-7.
-    assert_close(found, reference_weights(), 1e-5)
+    assert_close(found, reference_weights(preset), 1e-5)
 
 
-def test_state_stays_on_micro_steps():
-    optimizer, variables = run(make_gradients(4), gradient_accumulation_steps=2)
+@both_presets
+def test_state_stays_on_micro_steps(preset):
+    optimizer, variables = run(
+        make_gradients(4), **PRESETS[preset], gradient_accumulation_steps=2
+    )
     without = ("iteration", "gradient_accumulator")
 
     def state():
@@ -473,7 +499,7 @@ def test_no_newton_schulz_on_micro_steps(monkeypatch, reference):
             return original(*args, **kwargs)
 
         monkeypatch.setattr(keras_lanton.forms, name, counted)
-    optimizer = Lanton(
+    optimizer = Lanton.paper(
         **OPTIONS, gradient_accumulation_steps=2, noise_reference=reference
     )
     variables = make_variables()
@@ -496,7 +522,7 @@ def test_matrix_products_are_in_branches(accumulates):
     import jax
 
     options = {"gradient_accumulation_steps": 4} if accumulates else {}
-    optimizer = Lanton(**OPTIONS, nonfinite="propagate", **options)
+    optimizer = Lanton.paper(**OPTIONS, nonfinite="propagate", **options)
     variables = make_variables()
     optimizer.build(variables)
     program = jax.make_jaxpr(optimizer.stateless_apply)(
@@ -543,15 +569,18 @@ def averages_by_hand(history, momentum):
     return average
 
 
-def test_ema():
+@both_presets
+def test_ema(preset):
     momentum = 0.8
-    optimizer = Lanton(**OPTIONS, use_ema=True, ema_momentum=momentum)
+    optimizer = Lanton.paper(
+        **PRESETS[preset], use_ema=True, ema_momentum=momentum
+    )
     variables = make_variables()
     history = []
     for one in make_gradients(5):
         apply(optimizer, variables, one)
         history.append(to_arrays(variables))
-    _, plain = run(make_gradients(5))
+    _, plain = run(make_gradients(5), **PRESETS[preset])
     assert_equal(history[-1], to_arrays(plain))
     optimizer.finalize_variable_values(variables)
     # Observed 4e-7.
@@ -562,7 +591,7 @@ def test_ema():
 
 def test_ema_overwrite_frequency():
     momentum = 0.8
-    optimizer = Lanton(
+    optimizer = Lanton.paper(
         **OPTIONS,
         use_ema=True,
         ema_momentum=momentum,
@@ -587,7 +616,7 @@ def test_ema_in_fit():
     frequency = 3
     found = fit(
         make_model(),
-        Lanton(
+        Lanton.paper(
             **OPTIONS,
             use_ema=True,
             ema_momentum=0.8,
@@ -596,7 +625,7 @@ def test_ema_in_fit():
     )
     model = make_model()
     compiled = {"loss": "mse", "jit_compile": BACKEND == "jax"}
-    model.compile(optimizer=Lanton(**OPTIONS), **compiled)
+    model.compile(optimizer=Lanton.paper(**OPTIONS), **compiled)
     x, y = make_data()
     average = None
     for step in range(1, 5):
@@ -622,7 +651,7 @@ def decayed(**options):
     exclude = options.pop("method", {})
 
     def step(**more):
-        optimizer = Lanton(**{**OPTIONS, **more})
+        optimizer = Lanton.paper(**{**OPTIONS, **more})
         variables = make_variables()
         if "var_list" in exclude:
             mine = [variables[PATHS.index(p)] for p in exclude["var_list"]]
@@ -699,12 +728,12 @@ def test_exclusions_in_fit():
     """By pattern and by Keras' method, which sees the model's variables."""
     found = fit(
         make_model(),
-        Lanton(
+        Lanton.paper(
             **OPTIONS, weight_decay=0.5, weight_decay_exclude=["norm/", "bias"]
         ),
     )
     model = make_model()
-    optimizer = Lanton(**OPTIONS, weight_decay=0.5)
+    optimizer = Lanton.paper(**OPTIONS, weight_decay=0.5)
     optimizer.exclude_from_weight_decay(
         var_list=[
             v
@@ -728,8 +757,9 @@ def test_exclusions_in_fit():
             "noise_reference": "independent_gradient",
             "gradient_accumulation_steps": 2,
         },
+        PRESETS["defaults"],
     ],
-    ids=lambda options: options["noise_reference"],
+    ids=["previous_gradient", "momentum", "independent_gradient", "defaults"],
 )
 def test_none_is_zero(options):
     """Two windows without a gradient for the table, at the start and later."""
@@ -738,8 +768,9 @@ def test_none_is_zero(options):
     for t in [*range(0, k), *range(3 * k, 4 * k)]:
         none[t][0] = None
         zero[t][0] = np.zeros_like(zero[t][0])
-    optimizer, found = run(none, noise_interval=1, **options)
-    other, wanted = run(zero, noise_interval=1, **options)
+    options = {**options, "noise_interval": 1}
+    optimizer, found = run(none, **options)
+    other, wanted = run(zero, **options)
     assert_equal(to_arrays(found), to_arrays(wanted))
     assert_same_state(state_of(optimizer), state_of(other))
 
@@ -767,20 +798,24 @@ def test_none_on_one_micro_step(missing):
 
 
 @pytest.mark.filterwarnings("ignore:Gradients do not exist")
-def test_without_gradient_nothing_moves():
-    optimizer, variables = run(make_gradients(3))
+@both_presets
+def test_without_gradient_nothing_moves(preset):
+    optimizer, variables = run(make_gradients(3), **PRESETS[preset])
     before, state = to_arrays(variables), state_of(optimizer)
     gradients = make_gradients(1, seed=5)[0]
-    gradients[0] = None
+    bias = PATHS.index("first/bias")
+    gradients[0] = gradients[bias] = None
     apply(optimizer, variables, gradients)
     after = to_arrays(variables)
-    np.testing.assert_array_equal(before[0], after[0])
+    for i in (0, bias):
+        np.testing.assert_array_equal(before[i], after[i])
     assert np.abs(after[1] - before[1]).max() > 1e-4
-    momentum = [k for k in state if k.endswith("tokens_embeddings_momentum")]
-    assert len(momentum) == 1
-    np.testing.assert_array_equal(
-        state[momentum[0]], state_of(optimizer)[momentum[0]]
-    )
+    slots = ["tokens_embeddings_momentum", "first_bias_momentum"]
+    slots += ["first_bias_velocity"] * (preset == "defaults")
+    kept = [[key for key in state if key.endswith(slot)] for slot in slots]
+    for (key,) in kept:
+        assert np.any(state[key])
+        np.testing.assert_array_equal(state[key], state_of(optimizer)[key])
 
 
 def test_unused_layer_in_fit():
@@ -805,7 +840,9 @@ def test_unused_layer_in_fit():
     set_weights(model)
     before = {v.path: to_arrays([v])[0] for v in model.trainable_variables}
     model.compile(
-        optimizer=Lanton(**OPTIONS), loss="mse", jit_compile=BACKEND == "jax"
+        optimizer=Lanton.paper(**OPTIONS),
+        loss="mse",
+        jit_compile=BACKEND == "jax",
     )
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 3))
@@ -827,7 +864,7 @@ def test_frozen_before_compile():
     model = make_model()
     model.get_layer("conv").trainable = False
     before = to_arrays(model.get_layer("conv").weights)
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     assert_equal(to_arrays(model.get_layer("conv").weights), before)
     assert not any("conv" in one.path for one in model.optimizer.layers)
 
@@ -835,10 +872,10 @@ def test_frozen_before_compile():
 def test_unfrozen_with_a_new_optimizer():
     model = make_model()
     model.get_layer("conv").trainable = False
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     model.get_layer("conv").trainable = True
     before = to_arrays(model.get_layer("conv").weights)
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     after = to_arrays(model.get_layer("conv").weights)
     assert np.abs(after[0] - before[0]).max() > 1e-4
 
@@ -846,7 +883,7 @@ def test_unfrozen_with_a_new_optimizer():
 def test_frozen_after_build():
     """With the same optimizer: the frozen layer stays, or JAX refuses."""
     model = make_model()
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     model.get_layer("conv").trainable = False
     before = to_arrays(model.get_layer("conv").weights)
     if BACKEND == "jax":
@@ -865,7 +902,7 @@ def test_frozen_after_build():
 def test_unfrozen_after_build():
     model = make_model()
     model.get_layer("conv").trainable = False
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     model.get_layer("conv").trainable = True
     # Inside of a graph, Keras 3.10 fails at printing the variable.
     with pytest.raises(ValueError, match="Unknown variable"):
@@ -882,7 +919,7 @@ def test_lora():
     model = make_model()
     model.get_layer("dense").enable_lora(2)
     frozen = to_arrays([model.get_layer("dense")._kernel])
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     assert_equal(to_arrays([model.get_layer("dense")._kernel]), frozen)
     roles = {one.path: one.role for one in model.optimizer.layers}
     assert roles["dense/lora_kernel_a"] == "hidden"
@@ -894,7 +931,8 @@ def test_lora():
 
 @pytest.fixture
 def policy(request):
-    reference_weights()  # cached, so not under the policy
+    for preset in PRESETS:
+        reference_weights(preset)  # cached, so not under the policy
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(request.param)
     yield request.param
@@ -907,9 +945,10 @@ HALF_PRECISION = {"mixed_float16": 0.02, "mixed_bfloat16": 0.3, "bfloat16": 0.7}
 
 
 @pytest.mark.parametrize("policy", HALF_PRECISION, indirect=True)
-def test_half_precision(policy):
+@both_presets
+def test_half_precision(policy, preset):
     model = make_model()
-    found = fit(model, Lanton(**OPTIONS))
+    found = fit(model, Lanton.paper(**PRESETS[preset]))
     wrapped = model.optimizer
     inner = wrapped
     if policy == "mixed_float16":
@@ -922,7 +961,8 @@ def test_half_precision(policy):
     assert 0 < steps <= 4
     assert inner.skipped_steps == 0
     start = to_arrays(make_model().trainable_variables)
-    for one, two, zero in zip(found, reference_weights(), start, strict=True):
+    wanted = reference_weights(preset)
+    for one, two, zero in zip(found, wanted, start, strict=True):
         assert np.isfinite(one).all()
         off = np.linalg.norm(one - two) / np.linalg.norm(two - zero)
         assert off < HALF_PRECISION[policy]
@@ -940,12 +980,13 @@ def scaled_steps(optimizer, variables, gradients):
         apply(optimizer, variables, one)
 
 
-def test_loss_scale_optimizer_skips():
+@both_presets
+def test_loss_scale_optimizer_skips(preset):
     """The inner optimizer never sees the step; its count stays too."""
     gradients = make_gradients(4)
     scaled = [[1024.0 * g for g in one] for one in gradients]
     scaled[1][2][1] = np.inf
-    inner = Lanton(**OPTIONS)
+    inner = Lanton.paper(**PRESETS[preset])
     optimizer = keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0)
     variables = make_variables()
     scaled_steps(optimizer, variables, scaled[:2])
@@ -954,7 +995,7 @@ def test_loss_scale_optimizer_skips():
     scaled_steps(
         optimizer, variables, [[g / 2 for g in one] for one in scaled[2:]]
     )
-    other, wanted = run([gradients[0], *gradients[2:]])
+    other, wanted = run([gradients[0], *gradients[2:]], **PRESETS[preset])
     # Observed 4e-7: compiled on JAX.
     assert_close(to_arrays(variables), to_arrays(wanted), 1e-5)
     assert int(ops.convert_to_numpy(inner.iterations)) == 3
@@ -993,7 +1034,7 @@ def test_sparse_gradients(options):
         np.add.at(two[0], rows, values)
 
     def steps(gradients):
-        optimizer = Lanton(**{**OPTIONS, "noise_interval": 1, **options})
+        optimizer = Lanton.paper(**{**OPTIONS, "noise_interval": 1, **options})
         variables = make_variables()
         for one in gradients:
             optimizer.apply(
@@ -1013,7 +1054,7 @@ def test_sparse_gradients_under_loss_scaling():
     gradients = [[8.0 * g for g in one] for one in make_gradients(3)]
     found = make_variables()
     optimizer = keras.optimizers.LossScaleOptimizer(
-        Lanton(**OPTIONS), initial_scale=8.0
+        Lanton.paper(**OPTIONS), initial_scale=8.0
     )
     for one in gradients:
         rows = tf.range(7)
@@ -1037,7 +1078,7 @@ def test_overwrite_with_gradient(k):
     variables = make_variables()
     scale = keras.Variable(np.ones(3, "float32"), name="scale")
     scale.overwrite_with_gradient = True
-    optimizer = Lanton(**OPTIONS, gradient_accumulation_steps=k)
+    optimizer = Lanton.paper(**OPTIONS, gradient_accumulation_steps=k)
     values = [np.full(3, 2.0 + t, "float32") for t in range(4)]
     mixed = [*variables[:2], scale, *variables[2:]]
     for one, value in zip(gradients, values, strict=True):
@@ -1059,7 +1100,7 @@ def test_float8():
     model = keras.Model(inputs, layers.Dense(3, name="second")(x))
     set_weights(model)
     model.quantize("float8")
-    optimizer = Lanton(**OPTIONS)
+    optimizer = Lanton.paper(**OPTIONS)
     model.compile(optimizer=optimizer, loss="mse", jit_compile=BACKEND == "jax")
     rng = np.random.default_rng(1)
     x, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 3))
@@ -1080,7 +1121,7 @@ def test_float8():
 def test_constraint():
     constraint = keras.constraints.UnitNorm(axis=0)
     model = make_model(constraint)
-    fit(model, Lanton(**OPTIONS))
+    fit(model, Lanton.paper(**OPTIONS))
     kernel = to_arrays([model.get_layer("dense").kernel])[0]
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1.0, rtol=1e-5)
 
@@ -1089,9 +1130,17 @@ def test_constraint():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("reference", ["previous_gradient", "momentum"])
-def test_skip_changes_nothing(value, reference):
-    optimizer, variables = run(make_gradients(3), noise_reference=reference)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise_reference": "previous_gradient"},
+        {"noise_reference": "momentum"},
+        PRESETS["defaults"],
+    ],
+    ids=["previous_gradient", "momentum", "defaults"],
+)
+def test_skip_changes_nothing(value, options):
+    optimizer, variables = run(make_gradients(3), **options)
     before, state = to_arrays(variables), state_of(optimizer)
     gradients = make_gradients(1, seed=5)[0]
     gradients[2][1] = value
@@ -1103,14 +1152,16 @@ def test_skip_changes_nothing(value, reference):
         assert int(ops.convert_to_numpy(optimizer.iterations)) == 3 + step
 
 
-def test_skipped_steps_never_were():
+@both_presets
+def test_skipped_steps_never_were(preset):
     """What follows equals a run without them."""
     gradients = make_gradients(6)
     holes = [*gradients[:2], make_gradients(1)[0], *gradients[2:]]
     holes[2][0][0, 0] = np.nan
-    optimizer, found = run(holes)
-    _, wanted = run(gradients)
+    optimizer, found = run(holes, **PRESETS[preset])
+    other, wanted = run(gradients, **PRESETS[preset])
     assert_equal(to_arrays(found), to_arrays(wanted))
+    assert_same_state(state_of(optimizer), state_of(other))
     assert optimizer.skipped_steps == 1
 
 
@@ -1138,9 +1189,10 @@ def test_skipped_window(reference, where):
     assert optimizer.skipped_steps == 1
 
 
-def test_skip_with_ema():
+@both_presets
+def test_skip_with_ema(preset):
     """The average stays as well."""
-    options = {"use_ema": True, "ema_momentum": 0.5}
+    options = {**PRESETS[preset], "use_ema": True, "ema_momentum": 0.5}
     optimizer, variables = run(make_gradients(3), **options)
     state = state_of(optimizer)
     gradients = make_gradients(1, seed=5)[0]
@@ -1158,11 +1210,12 @@ def test_propagate():
 
 
 @pytest.mark.parametrize("nonfinite", ["skip", "propagate"])
-def test_nonfinite_in_fit(nonfinite):
+@both_presets
+def test_nonfinite_in_fit(nonfinite, preset):
     model = make_model()
     x, y = make_data()
     y[5, 1] = np.nan
-    optimizer = Lanton(**OPTIONS, nonfinite=nonfinite)
+    optimizer = Lanton.paper(**{**PRESETS[preset], "nonfinite": nonfinite})
     model.compile(optimizer=optimizer, loss="mse", jit_compile=BACKEND == "jax")
     model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
     finite = [np.isfinite(w).all() for w in to_arrays(model.weights)]

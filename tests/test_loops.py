@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from presets import DEFAULTS
 
 from keras_lanton import Lanton
 
@@ -58,23 +59,30 @@ def batches():
     ]
 
 
-def optimizer_for(reference):
-    more = {}
-    if reference == "independent_gradient":
-        more["gradient_accumulation_steps"] = 2
-    return Lanton(**OPTIONS, noise_reference=reference, **more)
+SETTINGS = {
+    "previous_gradient": OPTIONS,
+    "independent_gradient": {
+        **OPTIONS,
+        "noise_reference": "independent_gradient",
+        "gradient_accumulation_steps": 2,
+    },
+    # Of `Lanton()`.
+    "defaults": {**OPTIONS, **DEFAULTS, "noise_interval": 2, "ns_steps": 2},
+}
 
 
-REFERENCES = pytest.mark.parametrize(
-    "reference", ["previous_gradient", "independent_gradient"]
-)
+def optimizer_for(setting):
+    return Lanton.paper(**SETTINGS[setting])
+
+
+all_settings = pytest.mark.parametrize("setting", SETTINGS)
 
 
 @functools.cache
-def weights_of_fit(reference):
+def weights_of_fit(setting):
     model = make_model()
     model.compile(
-        optimizer=optimizer_for(reference),
+        optimizer=optimizer_for(setting),
         loss="mse",
         jit_compile=BACKEND == "jax",
     )
@@ -87,8 +95,8 @@ def to_arrays(variables):
     return [np.array(ops.convert_to_numpy(v.value)) for v in variables]
 
 
-def assert_like_fit(model, reference):
-    wanted = weights_of_fit(reference)
+def assert_like_fit(model, setting):
+    wanted = weights_of_fit(setting)
     for variable, one in zip(model.variables, wanted, strict=True):
         np.testing.assert_allclose(
             to_arrays([variable])[0],
@@ -150,12 +158,12 @@ def put_back(model, optimizer, state):
 
 
 @on_jax
-@REFERENCES
-def test_stateless_apply_under_jit(reference):
+@all_settings
+def test_stateless_apply_under_jit(setting):
     """Compiled once, with the old state's memory given up."""
     import jax
 
-    model, optimizer = make_model(), optimizer_for(reference)
+    model, optimizer = make_model(), optimizer_for(setting)
     step = jax.jit(jax_step(model, optimizer), donate_argnums=0)
     state = jax_state(model, optimizer)
     # The variables keep what they hold; copies are given up.
@@ -165,7 +173,7 @@ def test_stateless_apply_under_jit(reference):
         assert np.isfinite(loss)
     assert step._cache_size() == 1
     put_back(model, optimizer, state)
-    assert_like_fit(model, reference)
+    assert_like_fit(model, setting)
     assert optimizer.noise_report()["first/kernel"]["noise"] > 0.0
 
 
@@ -174,14 +182,14 @@ def test_stateless_apply_in_scan():
     """Shapes and dtypes of the state stay, or `scan` refuses."""
     import jax
 
-    reference = "previous_gradient"
-    model, optimizer = make_model(), optimizer_for(reference)
+    setting = "previous_gradient"
+    model, optimizer = make_model(), optimizer_for(setting)
     stacked = [np.stack(one) for one in zip(*batches(), strict=True)]
     state, _ = jax.lax.scan(
         jax_step(model, optimizer), jax_state(model, optimizer), stacked
     )
     put_back(model, optimizer, state)
-    assert_like_fit(model, reference)
+    assert_like_fit(model, setting)
 
 
 @on_jax
@@ -216,13 +224,13 @@ def tensorflow_step(model, optimizer, style):
 
 
 @on_tensorflow
-@REFERENCES
+@all_settings
 @pytest.mark.parametrize("style", ["apply", "apply_gradients", "built", "xla"])
-def test_gradient_tape_in_function(style, reference):
+def test_gradient_tape_in_function(style, setting):
     """Built inside of the trace, or before it."""
     import tensorflow as tf
 
-    model, optimizer = make_model(), optimizer_for(reference)
+    model, optimizer = make_model(), optimizer_for(setting)
     if style in ("built", "xla"):
         optimizer.build(model.trainable_variables)
     step = tf.function(
@@ -230,18 +238,20 @@ def test_gradient_tape_in_function(style, reference):
     )
     for x, y in batches():
         step(tf.constant(x), tf.constant(y))
-    assert_like_fit(model, reference)
+    if style in ("built", "xla"):
+        assert step.experimental_get_tracing_count() == 1
+    assert_like_fit(model, setting)
     assert optimizer.noise_report()["first/kernel"]["noise"] > 0.0
 
 
 @on_tensorflow
-@REFERENCES
-def test_gradient_tape_eager(reference):
-    model, optimizer = make_model(), optimizer_for(reference)
+@all_settings
+def test_gradient_tape_eager(setting):
+    model, optimizer = make_model(), optimizer_for(setting)
     step = tensorflow_step(model, optimizer, "apply")
     for x, y in batches():
         step(x, y)
-    assert_like_fit(model, reference)
+    assert_like_fit(model, setting)
 
 
 @on_tensorflow
@@ -269,7 +279,7 @@ def test_bare_variables():
         with keras.name_scope(layer):
             kept.append(keras.Variable(value, name=name))
     for variables in (bare, kept):
-        optimizer = Lanton(**OPTIONS, weight_decay_exclude=["bias"])
+        optimizer = Lanton.paper(**OPTIONS, weight_decay_exclude=["bias"])
         for one in gradients:
             pairs = zip(map(tf.constant, one), variables, strict=True)
             optimizer.apply_gradients(pairs)
@@ -305,15 +315,15 @@ def torch_step(model, optimizer, style):
 
 
 @on_torch
-@REFERENCES
+@all_settings
 @pytest.mark.parametrize("style", ["no_grad", "recording"])
-def test_backward_and_apply(style, reference):
+def test_backward_and_apply(style, setting):
     """Also without `no_grad`, as PyTorch's own optimizers do."""
-    model, optimizer = make_model(), optimizer_for(reference)
+    model, optimizer = make_model(), optimizer_for(setting)
     step = torch_step(model, optimizer, style)
     for x, y in batches():
         step(x, y)
-    assert_like_fit(model, reference)
+    assert_like_fit(model, setting)
     for variable in optimizer.variables:
         assert not variable.value.requires_grad
         assert variable.value.grad_fn is None
@@ -408,7 +418,7 @@ def test_apply_without_variables():
 
 
 def test_apply_gradients_returns_the_count():
-    model, optimizer = make_model(), Lanton(**OPTIONS)
+    model, optimizer = make_model(), Lanton.paper(**OPTIONS)
     variables = model.trainable_variables
     for step in (1, 2):
         count = optimizer.apply_gradients(
@@ -423,7 +433,7 @@ def test_subset_of_the_variables():
     Generators and discriminators are trained like this: with an optimizer
     each, or with one that is built on all.
     """
-    model, optimizer = make_model(), Lanton(**OPTIONS)
+    model, optimizer = make_model(), Lanton.paper(**OPTIONS)
     optimizer.build(model.trainable_variables)
     first, second = (
         [v for v in model.trainable_variables if name in v.path]

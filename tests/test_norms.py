@@ -5,7 +5,9 @@ import pytest
 from keras import ops
 
 from keras_lanton.norms import RMS
+from keras_lanton.norms import Features
 from keras_lanton.norms import Norm
+from keras_lanton.norms import Outputs
 from keras_lanton.norms import Sign
 from keras_lanton.norms import Spectral
 from keras_lanton.norms import lanczos_nuclear_norm
@@ -37,7 +39,7 @@ def dual(norm: Norm, D: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("norm", [EXACT, RMS()])
+@pytest.mark.parametrize("norm", [EXACT, RMS(), Features(), Outputs()])
 def test_step_and_dual_norm_belong_together(norm: Norm, shape: tuple) -> None:
     # <G, lmo(G)> = -dual(G) defines a dual norm. RMS: d_in d_out <.,.>/d.
     G = matrices(shape)

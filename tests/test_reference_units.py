@@ -46,7 +46,7 @@ class Trial:
             "noise_interval": 1,
             **options,
         }
-        self.optimizer = Lanton(**options)
+        self.optimizer = Lanton.paper(**options)
         for number, (role, shape, inputs, outputs) in enumerate(kinds):
             with keras.name_scope(f"layer_{number}"):
                 variable = keras.Variable(

@@ -35,6 +35,16 @@ def test_noise_of_any_size_is_finite(scale: float) -> None:
     np.testing.assert_allclose(ops.convert_to_numpy(noise), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("reduction", ["max", "mean"])
+def test_huge_noise_of_one_group_is_nothing_to_the_other(
+    reduction: str,
+) -> None:
+    # Its square over the other group's is no float32.
+    found = ratio(tensor(1.0, 2.0, 3.0, 1e30, 2e30), 1.0, reduction)
+    usual = ratio(tensor(1.0, 2.0, 3.0, 1.0, 2.0), 1.0, reduction)
+    np.testing.assert_allclose(found, usual, rtol=1e-6)
+
+
 def test_million_updates_do_not_drift() -> None:
     noise = tensor(1.0, 2.0)
     for _ in range(1000):

@@ -12,6 +12,7 @@ import role_tables as tables
 from keras import layers
 
 from keras_lanton import roles
+from keras_lanton import summaries
 from keras_lanton.views import to_matrices
 
 # Tables of names and views.
@@ -961,7 +962,7 @@ def test_summary(capsys):
     layer = make("lstm", name="a_name_that_is_rather_long_" * 4)
     records = read(layer)
     printed = []
-    roles.print_summary(records, print_fn=printed.append)
+    summaries.print_summary(records, print_fn=printed.append)
     assert capsys.readouterr().out == ""
     (text,) = printed
     for part in ("(4, 20)", "4 x (4 x 5)", "1 x 20", "hidden", "vector"):
@@ -969,14 +970,14 @@ def test_summary(capsys):
     assert "hidden: 180 params, 2 variables, 8 matrices" in text
     assert "embedding: 0 params, 0 variables, 0 matrices" in text
     assert "vector: 20 params, 1 variables, 1 vectors" in text
-    roles.print_summary(records)
+    summaries.print_summary(records)
     assert "4 x (4 x 5)" in capsys.readouterr().out
 
 
 def test_summary_prints_paths_as_they_are():
     record = roles.make_layer("[bold]a[/bold]/kernel", (4, 5), "hidden")
     printed = []
-    roles.print_summary([record], print_fn=printed.append)
+    summaries.print_summary([record], print_fn=printed.append)
     assert "[bold]a[/bold]/kernel" in printed[0]
     assert f"{math.prod(record.shape)}" in printed[0]
 

@@ -19,8 +19,11 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from presets import DEFAULTS
+from presets import PRESETS
 
 from keras_lanton import Lanton
+from keras_lanton.lanton import PAPER
 
 BACKEND = keras.backend.backend()
 # Few Newton-Schulz steps, since compiling them is most of the time.
@@ -121,30 +124,37 @@ RECORD = {
     "output_blocks": 1,
 }
 
-# Each argument at another value than its default, and what it needs.
+# Each argument at another value than its default, and what it needs. Odd ones:
+# they are no defaults to come either.
 ARGUMENTS = {
     "learning_rate": (0.03, {}),
-    "beta_1": (0.9, {}),
+    "beta_1": (0.83, {}),
     "beta_2": (0.5, {}),
-    "alpha": (0.7, {}),
+    "alpha": (0.77, {}),
     "alpha_unit": ("absolute", {}),
-    "group_reduction": ("mean", {}),
-    "noise_interval": (4, {}),
+    "group_reduction": ("max", {}),
+    "noise_interval": (7, {}),
     "noise_reference": (
         "independent_gradient",
         {"gradient_accumulation_steps": 2},
     ),
     "noise_estimator": ("svd", {}),
-    "hidden_scale": (0.4, {}),
+    "hidden_scale": (0.43, {}),
     "embedding_scale": (3.0, {}),
-    "vector_scale": (0.5, {}),
-    "vector_norm": ("sign", {}),
+    "vector_scale": (0.5, PAPER),
+    "vector_norm": ("sign", PAPER),
+    "adamw_roles": (["embedding"], {}),
+    "adam_lr_ratio": (0.37, {}),
+    "adam_beta_1": (0.83, {}),
+    "adam_beta_2": (0.973, {}),
+    "epsilon": (3e-6, {}),
     "step_scale": ("operator", {}),
-    "nesterov": (True, {}),
+    "nesterov": (False, {}),
     "ns_steps": (7, {}),
     "ns_dtype": ("bfloat16", {}),
     "max_temporary_bytes": (2**20, {}),
     "momentum_dtype": ("bfloat16", {}),
+    "shard_orthogonalization": (False, {}),
     "previous_gradient_dtype": ("bfloat16", {}),
     "noise_schedule": ("interval", {}),
     "ns_coefficients": ([[2.0, -1.5, 0.5], [1.875, -1.25, 0.375]], {}),
@@ -217,7 +227,29 @@ def test_defaults_round_trip():
     config = assert_round_trip(Lanton())
     for name, default in parameters().items():
         if name not in ("learning_rate", "name"):
+            default = list(default) if name == "adamw_roles" else default
             assert config[name] == default, name
+
+
+def test_paper_round_trip():
+    config = assert_round_trip(Lanton.paper())
+    assert config == {**Lanton().get_config(), **PAPER, "adamw_roles": []}
+
+
+def test_config_from_before_adamw():
+    """AdamW moved no role then, and there was nothing to say of it."""
+    wanted = Lanton.paper(**OPTIONS).get_config()
+    old = {
+        name: value
+        for name, value in wanted.items()
+        if not name.startswith("adam") and name != "epsilon"
+    }
+    loaded = Lanton.from_config(copy.deepcopy(old))
+    assert loaded.adamw_roles == ()
+    assert loaded.get_config() == wanted
+    whole = keras.optimizers.serialize(Lanton.paper(**OPTIONS))
+    whole["config"] = old
+    assert keras.optimizers.deserialize(whole).get_config() == wanted
 
 
 def test_config_with_a_schedule():
@@ -246,7 +278,7 @@ def test_config_does_not_share_state():
 
 
 def test_config_holds_no_state():
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 3)
     loaded = Lanton.from_config(model.optimizer.get_config())
     assert not loaded.built
@@ -257,10 +289,10 @@ def test_config_holds_no_state():
 
 
 def test_get_by_name():
-    config = {"class_name": "keras_lanton>Lanton", "config": {"alpha": 0.5}}
+    config = {"class_name": "keras_lanton>Lanton", "config": {"alpha": 0.77}}
     optimizer = keras.optimizers.get(config)
     assert isinstance(optimizer, Lanton)
-    assert optimizer.noise.alpha == 0.5
+    assert optimizer.noise.alpha == 0.77
 
 
 # -- Roles -----------------------------------------------------------------
@@ -277,7 +309,9 @@ def with_roles(model, optimizer):
 
 def test_roles_survive(tmp_path):
     model = make_model()
-    model.compile(optimizer=with_roles(model, Lanton(**OPTIONS)), **COMPILED)
+    model.compile(
+        optimizer=with_roles(model, Lanton.paper(**OPTIONS)), **COMPILED
+    )
     model.optimizer.build(model.trainable_variables)
     wanted = model.optimizer.layers
     by_path = {one.path: one for one in wanted}
@@ -305,7 +339,7 @@ def test_roles_survive_before_the_first_step():
 
 def test_read_roles_survive(tmp_path):
     model = make_model()
-    optimizer = Lanton(**OPTIONS).read_roles(model)
+    optimizer = Lanton.paper(**OPTIONS).read_roles(model)
     model.compile(optimizer=optimizer, **COMPILED)
     optimizer.build(model.trainable_variables)
     model.save(tmp_path / "model.keras")
@@ -353,6 +387,10 @@ RUNS = {
         {"nesterov": True, "loss_scale_factor": 8.0},
         (1, 3, 4, 6),
     ),
+    "defaults": (
+        {**DEFAULTS, "noise_interval": 3, "momentum_dtype": "bfloat16"},
+        (1, 4, 6),
+    ),
     "independent_gradient": (INDEPENDENT, (2, 4, 7)),
     "momentum": (
         {
@@ -374,7 +412,7 @@ def test_resume(name, tmp_path):
     """Bit for bit, from a `.keras` file and from saved weights."""
     options, stops = RUNS[name]
     end = 9
-    model = make_model(Lanton(**{**OPTIONS, **options}))
+    model = make_model(Lanton.paper(**{**OPTIONS, **options}))
     for start, stop in zip((0, *stops), (*stops, end), strict=True):
         train(model, start, stop)
         if stop != end:
@@ -398,10 +436,10 @@ def test_resume(name, tmp_path):
 
 
 def test_weights_into_a_new_model(tmp_path):
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 4)
     model.save_weights(tmp_path / "x.weights.h5")
-    fresh = make_model(Lanton(**OPTIONS))
+    fresh = make_model(Lanton.paper(**OPTIONS))
     fresh.optimizer.build(fresh.trainable_variables)
     fresh.load_weights(tmp_path / "x.weights.h5")
     assert_same(state(fresh), state(model))
@@ -409,19 +447,20 @@ def test_weights_into_a_new_model(tmp_path):
 
 def test_weights_without_a_built_optimizer(tmp_path):
     """Keras says that it leaves the optimizer's state out."""
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 1)
     model.save_weights(tmp_path / "x.weights.h5")
-    fresh = make_model(Lanton(**OPTIONS))
+    fresh = make_model(Lanton.paper(**OPTIONS))
     with pytest.warns(UserWarning, match="Skipping variable loading"):
         fresh.load_weights(tmp_path / "x.weights.h5")
 
 
-def test_bfloat16_state(tmp_path):
+@pytest.mark.parametrize("preset", PRESETS)
+def test_bfloat16_state(preset, tmp_path):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("bfloat16")
     try:
-        model = make_model(Lanton(**OPTIONS))
+        model = make_model(Lanton.paper(**{**OPTIONS, **PRESETS[preset]}))
         apply(model, 0, 3)
         model.save(tmp_path / "x.keras")
         loaded = keras.models.load_model(tmp_path / "x.keras")
@@ -437,7 +476,7 @@ def test_loss_scale_optimizer(tmp_path):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16")
     try:
-        model = make_model(Lanton(**OPTIONS))
+        model = make_model(Lanton.paper(**OPTIONS))
         train(model, 0, 4)
         assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
         model.save(tmp_path / "x.keras")
@@ -464,7 +503,7 @@ def test_sequential(tmp_path):
             layers.Dense(3),
         ]
     )
-    model.compile(optimizer=Lanton(**OPTIONS), **COMPILED)
+    model.compile(optimizer=Lanton.paper(**OPTIONS), **COMPILED)
     train(model, 0, 3)
     model.save(tmp_path / "x.keras")
     loaded = keras.models.load_model(tmp_path / "x.keras")
@@ -490,16 +529,36 @@ def test_backup_and_restore(tmp_path):
     def backup():
         return keras.callbacks.BackupAndRestore(tmp_path / "backup")
 
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     model.fit(x, y, **kwargs)
     wanted = state(model)
-    dead = make_model(Lanton(**OPTIONS))
+    dead = make_model(Lanton.paper(**OPTIONS))
     with pytest.raises(KeyboardInterrupt):
         dead.fit(x, y, callbacks=[backup(), Dies()], **kwargs)
-    again = make_model(Lanton(**OPTIONS))
+    again = make_model(Lanton.paper(**OPTIONS))
     again.optimizer.build(again.trainable_variables)
     again.fit(x, y, callbacks=[backup()], **kwargs)
     assert_same(state(again), wanted)
+
+
+def test_orbax(tmp_path):
+    """A run that died goes on from the last folder that Orbax wrote."""
+    pytest.importorskip("orbax.checkpoint")
+    if not hasattr(keras.callbacks, "OrbaxCheckpoint"):
+        pytest.skip("this Keras has no OrbaxCheckpoint")
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 7, (16, 5)).astype("int32")
+    y = rng.standard_normal((16, 3)).astype("float32")
+    kwargs = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    model = make_model(Lanton.paper(**OPTIONS))
+    folder = str(tmp_path / "checkpoints")
+    saves = keras.callbacks.OrbaxCheckpoint(folder, save_freq=2)
+    model.fit(x[:8], y[:8], callbacks=[saves], **kwargs)
+    loaded = keras.models.load_model(folder)
+    assert_same(state(loaded), state(model))
+    for each in (model, loaded):
+        each.fit(x[8:], y[8:], **kwargs)
+    assert_same(state(loaded), state(model))
 
 
 # -- State that does not fit -----------------------------------------------
@@ -512,9 +571,9 @@ def store_of(optimizer):
 
 
 def test_own_variables():
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 3)
-    other = Lanton(**OPTIONS)
+    other = Lanton.paper(**OPTIONS)
     other.build(model.trainable_variables)
     other.load_own_variables(store_of(model.optimizer))
     assert_same(values(other.variables), values(model.optimizer.variables))
@@ -523,10 +582,10 @@ def test_own_variables():
 @pytest.mark.parametrize("position", ["slot", "last"])
 def test_state_of_another_shape(position):
     """An error, and nothing of it is loaded."""
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 3)
     store = store_of(model.optimizer)
-    other = Lanton(**OPTIONS)
+    other = Lanton.paper(**OPTIONS)
     other.build(model.trainable_variables)
     index = str(5 if position == "slot" else len(store) - 1)
     store[index] = np.zeros((2, 9), "float32")
@@ -539,9 +598,9 @@ def test_state_of_another_shape(position):
 
 def test_state_of_other_arguments():
     """With more slots: an error, and nothing is loaded."""
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 3)
-    other = Lanton(**OPTIONS, noise_reference="momentum")
+    other = Lanton.paper(**OPTIONS, noise_reference="momentum")
     other.build(model.trainable_variables)
     before = values(other.variables)
     with pytest.raises(ValueError, match="Nothing was loaded"):
@@ -551,7 +610,7 @@ def test_state_of_other_arguments():
 
 def test_state_of_the_first_layout():
     """One previous gradient per variable, no counts: refused, by name."""
-    model = make_model(Lanton(**OPTIONS))
+    model = make_model(Lanton.paper(**OPTIONS))
     apply(model, 0, 3)
     optimizer = model.optimizer
     store = store_of(optimizer)
@@ -564,12 +623,26 @@ def test_state_of_the_first_layout():
     old = kept[:-3]
     old += [np.zeros(v.shape, "float32") for v in model.trainable_variables]
     old += kept[-3:]
-    other = Lanton(**OPTIONS)
+    other = Lanton.paper(**OPTIONS)
     other.build(model.trainable_variables)
     before = values(other.variables)
     with pytest.raises(ValueError, match="Nothing was loaded"):
         other.load_own_variables({str(i): x for i, x in enumerate(old)})
     assert_same(values(other.variables), before)
+
+
+def test_state_from_before_adamw(tmp_path):
+    """Weights alone say nothing of the options: refused, with what to do."""
+    model = make_model(Lanton.paper(**OPTIONS))
+    apply(model, 0, 3)
+    model.save_weights(tmp_path / "x.weights.h5")
+    new = make_model(Lanton(0.01, noise_interval=3, ns_steps=2))
+    new.optimizer.build(new.trainable_variables)
+    before = values(new.optimizer.variables)
+    with pytest.raises(ValueError, match="Nothing was loaded") as error:
+        new.load_weights(tmp_path / "x.weights.h5")
+    assert "Lanton.paper()" in str(error.value)
+    assert_same(values(new.optimizer.variables), before)
 
 
 # -- Between backends ------------------------------------------------------
@@ -581,13 +654,14 @@ CROSSED = {
         7,
     ),
     "accumulating": ({**INDEPENDENT, "gradient_accumulation_steps": 2}, 3, 6),
+    "defaults": (DEFAULTS, 4, 7),
 }
 
 
 def write_saved(folder):
     """Saves in the middle and goes on to the end."""
     for name, (options, stop, end) in CROSSED.items():
-        model = make_model(Lanton(**{**OPTIONS, **options}))
+        model = make_model(Lanton.paper(**{**OPTIONS, **options}))
         apply(model, 0, stop)
         model.save(folder / f"{BACKEND}-{name}.keras")
         apply(model, stop, end)

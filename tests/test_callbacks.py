@@ -1,0 +1,271 @@
+"""NoiseMonitor: what it records is what the optimizer reports."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from keras_lanton import Lanton
+from keras_lanton import pictures
+from keras_lanton.baselines import DMuon
+from keras_lanton.callbacks import NoiseMonitor
+
+BACKEND = keras.backend.backend()
+STEPS = 6  # of an epoch
+
+
+def make_model(optimizer=None, **options):
+    """A table, one head of attention by its names, and a head."""
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((3,), dtype="int32")
+    x = layers.Embedding(7, 4, name="tokens")(inputs)
+    for name in ("query", "value", "dense"):
+        x = layers.Dense(4, name=name)(x)
+    model = keras.Model(inputs, layers.Dense(7, name="head")(x))
+    if optimizer is None:
+        optimizer = Lanton(0.01, noise_interval=2, ns_steps=2, **options)
+    model.compile(
+        optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=BACKEND == "jax",
+    )
+    return model
+
+
+def make_data():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 7, (4 * STEPS, 3)).astype("int32")
+    return x, x
+
+
+def fit(model, *callbacks, epochs=1, **kwargs):
+    x, y = make_data()
+    kwargs = {"batch_size": 4, "shuffle": False, "verbose": 0, **kwargs}
+    model.fit(x, y, epochs=epochs, callbacks=list(callbacks), **kwargs)
+
+
+class Reports(keras.callbacks.Callback):
+    """What `noise_report` says after every batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        optimizer = self.model.optimizer
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        self.all.append(optimizer.noise_report())
+
+
+SCHEDULE = keras.optimizers.schedules.CosineDecay(0.01, 20)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        None,
+        Lanton.paper(SCHEDULE, noise_interval=2, ns_steps=2),
+        DMuon(0.01, noise=Lanton(noise_interval=2).noise, ns_steps=2),
+    ],
+    ids=["lanton", "paper_schedule", "d_muon"],
+)
+def test_figures_are_those_of_the_report(optimizer):
+    model = make_model(optimizer)
+    reports, monitor = Reports(), NoiseMonitor(every=2)
+    fit(model, reports, monitor, epochs=2)
+    np.testing.assert_array_equal(monitor.steps, [2, 4, 6, 8, 10, 12])
+    assert len(monitor.paths) == len(monitor.roles) == len(monitor.blocks)
+    for name in ("noise", "ratio", "learning_rate"):
+        wanted = [
+            np.concatenate([report[path][name] for path in monitor.paths])
+            for report in reports.all[1::2]
+        ]
+        np.testing.assert_array_equal(getattr(monitor, name), wanted)
+    assert (monitor.noise[-1] > 0).all()
+
+
+def test_measured_layers_alone():
+    model = make_model()
+    monitor = NoiseMonitor(every=STEPS)
+    fit(model, monitor)
+    assert monitor.roles == ["embedding", *["hidden"] * 3, "embedding"]
+    assert monitor.blocks == ["embedding", "qk", "vo", "mlp", "head"]
+    assert not any("bias" in path for path in monitor.paths)
+
+
+def test_loss_scaling_and_steps_per_execution():
+    options = {} if BACKEND == "torch" else {"steps_per_execution": 3}
+    model = make_model()
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(model.optimizer),
+        model.loss,
+        jit_compile=BACKEND == "jax",
+        **options,
+    )
+    monitor = NoiseMonitor(every=2)
+    fit(model, monitor)
+    if not options:
+        assert monitor.steps.tolist() == [2, 4, 6]
+    else:
+        # Keras 3.10 names the first of the batches, newer ones the last.
+        oldest = keras.__version__.startswith("3.10.")
+        assert monitor.steps.tolist() == ([6] if oldest else [3, 6])
+
+
+def test_several_calls_of_fit_are_one_run():
+    model, monitor = make_model(), NoiseMonitor(every=4)
+    fit(model, monitor)
+    fit(model, monitor)
+    assert monitor.steps.tolist() == [4, 8, 12]
+
+
+def test_another_model():
+    monitor = NoiseMonitor(every=STEPS)
+    fit(make_model(), monitor)
+    fit(make_model(), monitor)  # of the same layers
+    other = keras.Sequential([keras.Input((3,)), layers.Dense(7)])
+    other.compile(Lanton(ns_steps=2), "mse", jit_compile=False)
+    x, y = make_data()
+    with pytest.raises(ValueError, match="for one model"):
+        other.fit(x, np.zeros((len(x), 7)), 4, callbacks=[monitor], verbose=0)
+
+
+# -- Files -----------------------------------------------------------------
+
+
+def test_csv(tmp_path):
+    path = tmp_path / "folder" / "noise.csv"
+    model, monitor = make_model(), NoiseMonitor(every=3, csv=path)
+    fit(model, monitor)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["3"] * 5 + ["6"] * 5
+    assert [row["path"] for row in rows[:5]] == monitor.paths
+    assert rows[0]["role"] == rows[0]["block"] == "embedding"
+    for name in ("noise", "ratio", "learning_rate"):
+        found = np.array([float(row[name]) for row in rows], "float32")
+        wanted = getattr(monitor, name)
+        np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
+
+
+def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
+    """It died behind its last checkpoint, in the middle of a row."""
+    path = tmp_path / "noise.csv"
+    model = make_model()
+    fit(model, NoiseMonitor(every=3, csv=path))
+    with path.open("a") as file:
+        file.write("9,a,0,hidden,mlp,1.0,1.0,0.1\n9,b,0,hid")
+    monitor = NoiseMonitor(every=3, csv=path)
+    fit(model, monitor)  # whose optimizer is at 6
+    assert monitor.steps.tolist() == [3, 6, 9, 12]
+    assert monitor.noise.shape == (4, 5)
+    with path.open(newline="") as file:
+        steps = [row["step"] for row in csv.DictReader(file)]
+    assert steps == [k for k in ("3", "6", "9", "12") for _ in range(5)]
+    fit(make_model(), NoiseMonitor(every=6, csv=path))  # a new run
+    with path.open(newline="") as file:
+        assert {row["step"] for row in csv.DictReader(file)} == {"6"}
+
+
+def test_csv_of_something_else(tmp_path):
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="Received: csv=.*other.csv"):
+        fit(make_model(), NoiseMonitor(csv=path))
+    assert path.read_text() == "a,b\n1,2\n"
+
+
+def test_tensorboard(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    model, monitor = make_model(), NoiseMonitor(every=3, tensorboard=board)
+    fit(model, board, monitor)
+    (path,) = (tmp_path / "noise").iterdir()
+    wanted = f"ratio/{monitor.paths[0]}"
+    found = {
+        event.step: tf.make_ndarray(value.tensor)
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == wanted
+    }
+    assert list(found) == [3, 6]
+    np.testing.assert_array_equal(list(found.values()), monitor.ratio[:, 0])
+
+
+def test_printed_line(capsys):
+    fit(make_model(), NoiseMonitor(print_every=3), verbose=1)
+    lines = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("step ")
+    ]
+    assert len(lines) == 2
+    assert lines[1].startswith("step 6: noise embedding ")
+    assert ", qk " in lines[1]
+    assert "of the base rate, least of " in lines[1]
+
+
+# -- Pictures --------------------------------------------------------------
+
+
+def test_picture(tmp_path):
+    pytest.importorskip("matplotlib")
+    monitor = NoiseMonitor(every=1)
+    with pytest.raises(ValueError, match="Received: every=1, 0 batches"):
+        monitor.plot()
+    fit(make_model(), monitor)
+    figure = monitor.plot(tmp_path / "noise.png")
+    assert (tmp_path / "noise.png").stat().st_size > 10_000
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[1] == "Spread within QK, VO, MLP"
+
+
+@pytest.mark.parametrize("count", [10, 500])
+def test_picture_of_many_layers(count):
+    pytest.importorskip("matplotlib")
+    rng = np.random.default_rng(0)
+    noise = rng.lognormal(size=(40, count))
+    noise[0] = 0  # not measured yet
+    figure = pictures.draw_noise(
+        np.arange(1, 41) * 10,
+        noise,
+        np.minimum(noise, 1),
+        roles=["hidden"] * count,
+        blocks=[("qk", "vo", "mlp")[i % 3] for i in range(count)],
+    )
+    # A line and a band of each kind, however many layers there are.
+    assert [len(axes.collections) for axes in figure.axes] == [1, 3, 1]
+
+
+# -- Wrong arguments -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"every": 0},
+        {"every": 1.5},
+        {"every": None},
+        {"print_every": 0},
+        {"print_every": "10"},
+        {"csv": 3},
+        {"tensorboard": "logs"},
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=f"`{name}`.*Received: {name}="):
+        NoiseMonitor(**arguments)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [keras.optimizers.SGD(0.1), DMuon(0.01)], ids=["sgd", "d_muon"]
+)
+def test_optimizers_that_measure_nothing(optimizer):
+    with pytest.raises(ValueError, match="Received: optimizer="):
+        fit(make_model(optimizer), NoiseMonitor())

@@ -1,0 +1,82 @@
+"""`python -m keras_lanton`: passes here, and names what does not work."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_lanton import __main__ as command
+from keras_lanton import diagnosis
+from keras_lanton import norms
+from keras_lanton import version
+
+BACKEND = keras.backend.backend()
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def run(path: pathlib.Path, backend: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(path), *sys.path]
+    return subprocess.run(
+        [sys.executable, "-m", "keras_lanton"],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "PYTHONPATH": os.pathsep.join(paths),
+        },
+        cwd=path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([]) == 0
+    printed = capsys.readouterr().out
+    for wanted in (version.__version__, keras.__version__, np.__version__):
+        assert wanted in printed
+    assert f"backend                 {BACKEND}\n" in printed
+    assert "devices" in printed
+    assert printed.endswith("self-check: passed\n")
+
+
+def test_names_what_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half of each step of a hidden layer.
+    right = norms.Spectral.lmo
+    monkeypatch.setattr(norms.Spectral, "lmo", lambda *args: 0.5 * right(*args))
+    assert command.main([]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "self-check: failed: step of hidden_square, step of hidden_wide"
+    )
+
+
+def test_nan_is_no_pass() -> None:
+    assert not diagnosis.Check("step", float("nan"), 1.0).passed
+    assert diagnosis.Check("step", 0.0, 0.0).passed
+
+
+def test_an_error_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(diagnosis, "self_check", broken)
+    assert command.main([]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.endswith("self-check: failed: MemoryError: no room\n")
+    assert "Traceback" in printed.err
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["--help"])
+    assert stopped.value.code == 0
+    assert "KERAS_BACKEND" in capsys.readouterr().out

@@ -1,0 +1,194 @@
+"""Token files: the same tokens however often their making is interrupted."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tqdm", reason="the token files show a progress bar")
+EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
+sys.path.insert(0, str(EXAMPLES))  # as when an example is run
+
+import token_files  # noqa: E402
+
+SOURCE = {"dataset": "numbers"}
+# Document i is the number i, i % 5 times, and an end token of 0.
+TEXTS = [f"{i} " * (i % 5) for i in range(1, 101)]
+
+
+def tokenize(texts):
+    return np.array([int(n) for t in texts for n in (t + "0").split()], "<u2")
+
+
+def open_stream(first):
+    return iter(TEXTS[first:])
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(token_files, "BATCH", 3)
+    monkeypatch.setattr(token_files, "SHARD", 40)
+
+
+def write(folder, stream=open_stream, source=SOURCE, limit=None):
+    token_files.write(folder, stream, tokenize, source, limit)
+
+
+def read_all(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_shards_are_the_documents_end_to_end(tmp_path, capsys):
+    write(tmp_path / "new" / "folder")
+    tokens = token_files.read(tmp_path / "new" / "folder")
+    expected = tokenize(TEXTS)
+    assert len(tokens) == len(expected)
+    np.testing.assert_array_equal(tokens[:], expected)
+    random = np.random.default_rng(0)
+    positions = random.integers(0, len(expected), (7, 11))
+    np.testing.assert_array_equal(tokens[positions], expected[positions])
+    np.testing.assert_array_equal(tokens[3:60:7], expected[3:60:7])
+    sizes = [len(shard) for shard in tokens.shards]
+    assert len(sizes) > 3
+    assert all(40 <= size < 40 + 3 * 5 for size in sizes[:-1])
+    assert all(isinstance(shard, np.memmap) for shard in tokens.shards)
+    assert tokens.shards[0].dtype == np.uint16
+    assert "Tokenizing, folder" in capsys.readouterr().err  # the bar
+
+
+@pytest.mark.parametrize("positions", [[-1], [0, 300]])
+def test_positions_outside_are_refused(tmp_path, positions):
+    write(tmp_path)
+    with pytest.raises(IndexError, match="Received: "):
+        token_files.read(tmp_path)[np.array(positions)]
+
+
+def test_finished_files_are_left_alone(tmp_path):
+    write(tmp_path)
+    before = read_all(tmp_path)
+    write(tmp_path, stream=None)  # which cannot be opened
+    assert read_all(tmp_path) == before
+
+
+@pytest.mark.parametrize("stop", range(0, 101, 10))
+def test_interrupted_stream_goes_on(tmp_path, stop):
+    def broken(first):
+        yield from TEXTS[first:stop]
+        raise ConnectionError
+
+    write(tmp_path / "whole")
+    folder = tmp_path / "broken"
+    with pytest.raises(ConnectionError):
+        write(folder, broken)
+    # As left by a kill within the next shard and after it.
+    (folder / "new.npy").write_bytes(b"half a shard")
+    done = len(list(folder.glob("0*.npy")))
+    (folder / f"{done:05}.npy").write_bytes(b"not in the index")
+    opened = []
+
+    def record(first):
+        opened.append(first)
+        return open_stream(first)
+
+    write(folder, record)
+    assert len(opened) == 1
+    assert opened[0] <= stop
+    assert opened[0] > 0 or stop < 30
+    (folder / "new.npy").unlink(missing_ok=True)
+    assert read_all(folder) == read_all(tmp_path / "whole")
+
+
+KILLED = """
+import os, pathlib, signal, sys
+sys.path[:0] = {paths!r}
+import test_token_files as t
+
+def deadly(first):
+    for i, text in enumerate(t.TEXTS[first:]):
+        if i == 70:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield text
+
+t.token_files.BATCH, t.token_files.SHARD = 3, 40
+t.write(pathlib.Path({folder!r}), deadly)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_killed_process_goes_on(tmp_path):
+    write(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    paths = [str(pathlib.Path(__file__).parent), str(EXAMPLES)]
+    program = KILLED.format(paths=paths, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    partial = read_all(folder)
+    whole = read_all(tmp_path / "whole")
+    assert 1 < len(partial) < len(whole)
+    write(folder)
+    assert read_all(folder) == whole
+
+
+def test_limit_takes_no_more_of_the_stream(tmp_path):
+    taken = []
+
+    def counted(first):
+        for text in TEXTS[first:]:
+            taken.append(text)
+            yield text
+
+    expected = tokenize(TEXTS)
+    write(tmp_path, counted, limit=50)
+    assert len(taken) < 30
+    tokens = token_files.read(tmp_path, limit=50)
+    assert len(tokens) == 50
+    np.testing.assert_array_equal(tokens[:], expected[:50])
+    # More is added to what is there, less is read from it.
+    before = len(taken)
+    write(tmp_path, counted, limit=20)
+    assert len(taken) == before
+    np.testing.assert_array_equal(
+        token_files.read(tmp_path, 20)[:], expected[:20]
+    )
+    write(tmp_path, counted, limit=150)
+    assert taken == TEXTS[: len(taken)]
+    np.testing.assert_array_equal(
+        token_files.read(tmp_path, 150)[:], expected[:150]
+    )
+    write(tmp_path, counted)
+    assert taken == TEXTS
+    np.testing.assert_array_equal(token_files.read(tmp_path)[:], expected)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 6])
+def test_streams_of_few_documents(tmp_path, count):
+    """Also those that end with a batch."""
+    write(tmp_path, lambda first: iter(TEXTS[first:count]))
+    tokens = token_files.read(tmp_path)
+    expected = tokenize(TEXTS[:count]) if count else []
+    assert len(tokens) == len(expected)
+    np.testing.assert_array_equal(tokens[:], expected)
+    assert json.loads((tmp_path / "index.json").read_text())["ended"]
+
+
+def test_tokens_of_another_source_are_refused(tmp_path):
+    write(tmp_path)
+    with pytest.raises(ValueError, match="Received: {'dataset': 'numbers'}"):
+        write(tmp_path, source={"dataset": "letters"})
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove"])
+def test_damaged_shards_are_refused(tmp_path, damage):
+    write(tmp_path)
+    path = tmp_path / "00001.npy"
+    if damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ValueError, match="00001.npy must have .* Received: "):
+        token_files.read(tmp_path)
