@@ -7,8 +7,8 @@ rate; validation loss after the last step. The spread between two seeds of one
 setting says how much a difference means.
 """
 
-import importlib.util
 import pathlib
+import sys
 
 import common
 
@@ -27,22 +27,22 @@ SETTINGS = {
 }
 
 
-def load_example():
-    """`examples/gpt2_pretraining.py` as a module."""
-    path = common.ROOT / "examples" / "gpt2_pretraining.py"
-    spec = importlib.util.spec_from_file_location("gpt2_pretraining", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def import_examples():
+    """`examples/pretraining.py` and the GPT-2 example, as modules."""
+    sys.path.insert(0, str(common.ROOT / "examples"))
+    import gpt2_pretraining
+    import pretraining
+
+    return pretraining, gpt2_pretraining.EXAMPLE
 
 
-def final_loss(example, args, data, source, seed, options):
+def final_loss(pretraining, args, data, source, seed, options):
     """Validation loss at the end of a run that nothing else changes."""
     import keras
 
     from keras_lanton import Lanton
 
-    run = example.Run(
+    run = pretraining.Run(
         folder=pathlib.Path(),
         preset=args.preset,
         optimizer="lanton",
@@ -50,26 +50,32 @@ def final_loss(example, args, data, source, seed, options):
         steps=args.steps,
         seed=seed,
         source=source,
+        make_model=args.make_model,
     )
 
-    def make_optimizer(name, learning_rate):
+    def make_scheduled_optimizer(run):
+        learning_rate = pretraining.make_schedule(
+            run.learning_rate, run.steps, run.warmup
+        )
         return Lanton(learning_rate, **options)
 
     # Everything but the optimizer is the demo's.
-    example.make_optimizer = make_optimizer
-    _, trainer = example.compile_model(run, data.tokenizer.get_vocab_size())
+    pretraining.make_scheduled_optimizer = make_scheduled_optimizer
+    _, trainer = pretraining.compile_model(run, data.tokenizer.get_vocab_size())
     preset = run.preset
-    blocks = example.count_blocks(data.training, preset.context)
-    rows = example.training_rows(0, run.steps, blocks, preset.batch_size, seed)
+    blocks = pretraining.count_blocks(data.training, preset.context)
+    rows = pretraining.training_rows(
+        0, run.steps, blocks, preset.batch_size, seed
+    )
     trainer.fit(
-        *example.cut_blocks(data.training, rows, preset.context),
+        *pretraining.cut_blocks(data.training, rows, preset.context),
         batch_size=preset.batch_size,
         shuffle=False,
         verbose=0,
     )
-    held_out = example.validation_rows(data.validation, preset)
+    held_out = pretraining.validation_rows(data.validation, preset)
     loss = trainer.evaluate(
-        *example.cut_blocks(data.validation, held_out, preset.context),
+        *pretraining.cut_blocks(data.validation, held_out, preset.context),
         batch_size=preset.batch_size,
         verbose=0,
     )
@@ -92,16 +98,17 @@ def make_parser():
 def main(argv=None):
     """Run the benchmark."""
     args = common.parse(make_parser(), argv)
-    example = load_example()
-    wanted = example.parse(["--preset", "demo"])
-    args.preset = wanted.preset
+    pretraining, example = import_examples()
+    wanted = pretraining.parse(example, ["--preset", "demo"])
+    args.preset, args.make_model = wanted.preset, wanted.make_model
     args.steps = args.steps or (4 if args.quick else 100)
     args.seeds = args.seeds or (1 if args.quick else 2)
-    data, source = example.load_data(wanted), example.describe_source(wanted)
+    data = pretraining.load_data(wanted)
+    source = pretraining.describe_source(wanted)
     rows = []
     for name, options in SETTINGS.items():
         losses = [
-            final_loss(example, args, data, source, 42 + seed, options)
+            final_loss(pretraining, args, data, source, 42 + seed, options)
             for seed in range(args.seeds)
         ]
         rows.append(

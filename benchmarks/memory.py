@@ -33,6 +33,10 @@ def make_settings():
         "Lanton, reference momentum": lambda: Lanton(
             noise_reference="momentum"
         ),
+        # One number per weight: no second moments of AdamW.
+        "Lanton.paper, reference momentum": lambda: Lanton.paper(
+            noise_reference="momentum"
+        ),
         "Lanton, bfloat16 previous gradient": lambda: Lanton(
             previous_gradient_dtype="bfloat16"
         ),
@@ -178,7 +182,7 @@ def main(argv=None):
     small, large = (
         next(r for r in rows if (r["optimizer"], r["model"]) == key)
         for key in (
-            ("Lanton, reference momentum", "GPT-2 small"),
+            ("Lanton.paper, reference momentum", "GPT-2 small"),
             ("Lanton", "Llama 1.1B"),
         )
     )

@@ -71,7 +71,8 @@ ASKED = (
         ("worst_over_median",),
     ),
     Asked(
-        'state bytes / weight bytes with `noise_reference="momentum"`',
+        "state bytes / weight bytes with "
+        '`Lanton.paper(noise_reference="momentum")`',
         1.01,
         "memory",
         ("state_over_weights_momentum",),
@@ -121,6 +122,19 @@ ASKED = (
         ("symmetric_over_dense_*",),
         gpu=True,
     ),
+    Asked(
+        "time within NoiseMonitor at every 10 steps / time of the demo's `fit`",
+        0.01,
+        "monitor",
+        ("monitor_share",),
+    ),
+    Asked(
+        "bytes moved between 8 devices / bytes of the matrices (counted in "
+        "the compiled step)",
+        2.0,
+        "collectives",
+        ("bytes_over_matrices_*",),
+    ),
 )
 
 HEADINGS = {
@@ -131,6 +145,8 @@ HEADINGS = {
     "memory": "Memory",
     "compile": "Compile time",
     "loss": "Loss with cheaper states",
+    "collectives": "Bytes between devices",
+    "monitor": "NoiseMonitor",
 }
 NAMES = {"jax": "JAX", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
