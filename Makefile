@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 DEMO_VENV := .venv-demo
+DOCS_VENV := .venv-docs
 OLDEST := .keras-oldest
 OLDEST_KERAS := 3.10.0
 BACKENDS := jax torch tensorflow
@@ -20,8 +21,9 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax-cache \
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
 
-.PHONY: help demo sweep sweep-all test test-newest test-oldest test-slow bench \
-  bench-loss bench-gpu lint format clean
+.PHONY: help paper paper-defaults demo demo-llama sweep sweep-all test test-newest \
+  test-oldest test-slow faults bench bench-loss bench-gpu docs docs-serve lint \
+  format package clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
@@ -30,6 +32,10 @@ help:
 demo: $(DEMO_VENV)/ready
 	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax
 
+## demo-llama   the same with a small Llama
+demo-llama: $(DEMO_VENV)/ready
+	$(DEMO_VENV)/bin/python examples/llama_pretraining.py --backend jax
+
 ## sweep        the learning-rate sweep behind the demo's defaults
 sweep: $(DEMO_VENV)/ready
 	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax --sweep
@@ -37,8 +43,21 @@ sweep: $(DEMO_VENV)/ready
 ## sweep-all    the same sweep with every optimizer of docs/baselines.md
 sweep-all: $(DEMO_VENV)/ready
 	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax \
-	  --sweep --resume --output runs/gpt2_sweep_all --optimizer lanton adamw \
-	  keras_muon muon d_muon adamuon scion gluon mars blockwise_adamw lamb
+	  --sweep --resume --output runs/gpt2_sweep_all --optimizer lanton \
+	  lanton_paper adamw keras_muon muon d_muon adamuon scion gluon mars \
+	  blockwise_adamw lamb
+
+## paper        the paper's experiments on two cores, then docs/paper.md
+paper: $(VENV)/ready
+	$(VENV)/bin/python examples/paper/experiments.py
+	$(VENV)/bin/python examples/paper/report.py
+
+# TEXT: files of text other than those that the experiments train on.
+## paper-defaults  what each of Lanton's defaults does: make ... TEXT="a.txt"
+paper-defaults: $(VENV)/ready
+	$(VENV)/bin/python examples/paper/experiments.py defaults width \
+	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
+	$(VENV)/bin/python examples/paper/report.py
 
 ## test         every test on every backend, newest and oldest Keras
 test: test-newest test-oldest
@@ -69,6 +88,11 @@ test-slow: $(VENV)/ready
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -m slow; \
 	done
 
+# On PyTorch: nothing is compiled, and no fault is of a backend's.
+## faults       kills, damaged files, wrong gradients and arguments: a count
+faults: $(VENV)/ready
+	$(THREADS) KERAS_BACKEND=torch $(VENV)/bin/python tests/faults.py
+
 ## bench        the benchmarks on the CPU, then docs/benchmarks.md
 bench: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
@@ -79,11 +103,15 @@ bench: $(VENV)/ready
 	done
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
+	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py
 	@set -e; for backend in jax torch; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/memory.py; \
 	done
 	@set -e; for backend in jax tensorflow; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/compile.py; \
+	done
+	@set -e; for backend in $(BACKENDS); do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/monitor.py; \
 	done
 	$(VENV)/bin/python benchmarks/tables.py
 
@@ -107,6 +135,15 @@ bench-gpu:
 	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py --gpu
 	$(PYTHON) benchmarks/tables.py
 
+# The code blocks of its pages run in `make test`.
+## docs         the documentation as a site, in site/
+docs: $(DOCS_VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+
+## docs-serve   the same on a local port, built anew while you write
+docs-serve: $(DOCS_VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
+
 ## lint         ruff and mypy
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
@@ -117,6 +154,12 @@ lint: $(VENV)/ready
 format: $(VENV)/ready
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# TAG: of a release: it has to be the version's, which has to have a date.
+## package      wheel and sdist into dist/, tried outside the checkout
+package: $(VENV)/ready
+	$(VENV)/bin/python tools/check_package.py \
+	  --torch $(TORCH) --backends $(BACKENDS) $(if $(TAG),--release $(TAG))
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -130,11 +173,20 @@ $(DEMO_VENV)/ready: pyproject.toml
 	$(DEMO_VENV)/bin/python $(PIP) -e ".[jax,examples]"
 	touch $@
 
+# Not the package itself: its sources are read, without Keras.
+$(DOCS_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python $(PIP) --upgrade pip
+	$(DOCS_VENV)/bin/python $(PIP) $$($(DOCS_VENV)/bin/python -c \
+	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	touch $@
+
 $(OLDEST)/ready: $(VENV)/ready
 	$(VENV)/bin/python $(PIP) --no-deps --upgrade --target $(OLDEST) \
 	  keras==$(OLDEST_KERAS)
 	touch $@
 
-## clean        remove environments and runs
+## clean        remove environments, packages and runs
 clean:
-	rm -rf $(VENV) $(DEMO_VENV) $(OLDEST) .jax-cache runs
+	rm -rf $(VENV) $(DEMO_VENV) $(DOCS_VENV) $(OLDEST) .jax-cache build dist \
+	  runs site
