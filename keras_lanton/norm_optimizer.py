@@ -362,7 +362,9 @@ class NormOptimizer(LayerwiseOptimizer):
         if rate is None:
             count = int(ops.convert_to_numpy(snapshot.iterations))
             window = self.gradient_accumulation_steps or 1
-            rate = self.schedule(max(count // window * window - 1, 0))
+            last = max(count // window * window - 1, 0)
+            # A tensor: JAX would compile a schedule anew for every integer.
+            rate = self.schedule(ops.convert_to_tensor(last, "int32"))
         return float(ops.convert_to_numpy(rate))
 
     def get_config(self) -> dict[str, Any]:

@@ -159,6 +159,8 @@ def find_learning_rate(
             if not losses[-1] <= WORSE * min(smoothed):
                 break
     done = len(losses)
+    if done < steps:  # else the bar has ended its line already
+        progress.update(done, finalize=True)
     lowest_at = int(np.nanargmin(smoothed))
     return RangeTest(
         learning_rate=float(rates[lowest_at] / BELOW_LOWEST),
