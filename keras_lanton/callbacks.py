@@ -45,7 +45,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             measures no noise, another model than before, or a `csv` that is
             another file.
 
-    Example:
+    Examples:
         >>> monitor = NoiseMonitor(every=1)
         >>> history = model.fit(x, y, verbose=0, callbacks=[monitor])
         >>> figure = monitor.plot()

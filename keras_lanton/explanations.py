@@ -56,7 +56,7 @@ def explain(
         ValueError: If the model is not built, or for an optimizer of another
             package.
 
-    Example:
+    Examples:
         >>> explain(model)  # doctest: +ELLIPSIS
         ...
     """

@@ -135,7 +135,7 @@ class Lanton(NormOptimizer):
         ValueError: For a wrong argument, naming it, what is allowed and what
             was received.
 
-    Example:
+    Examples:
         >>> model.compile(optimizer=Lanton(learning_rate=5e-3), loss="mse")
 
     References:
@@ -275,7 +275,7 @@ class Lanton(NormOptimizer):
             ValueError: For another optimizer, a wrong factor, or a learning
                 rate that is neither a float nor a schedule.
 
-        Example:
+        Examples:
             >>> adamw = keras.optimizers.AdamW(1e-3, weight_decay=0.1)
             >>> lanton = Lanton.from_adamw(adamw)
             >>> lanton.weight_decay

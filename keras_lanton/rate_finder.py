@@ -118,7 +118,7 @@ def find_learning_rate(
             optimizer of this package, data without a batch, or a loss that is
             not finite from the start.
 
-    Example:
+    Examples:
         >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)
         >>> optimizer = Lanton(found.learning_rate)
 

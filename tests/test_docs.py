@@ -291,6 +291,7 @@ def test_public_names_are_documented(name):
     function = callable_of(member)
     assert inspect.cleandoc(function.__doc__ or ""), "no docstring of its own"
     text = documentation(name, member)
+    assert "Example:" not in text, "the site knows `Examples:` alone"
 
     # Keras' own `name` is explained where Keras explains it.
     marks = {"VAR_KEYWORD": "**", "VAR_POSITIONAL": "*"}

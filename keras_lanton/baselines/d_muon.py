@@ -31,7 +31,7 @@ class DMuon(HybridOptimizer):
     Raises:
         ValueError: For a wrong argument, naming it.
 
-    Example:
+    Examples:
         >>> DMuon(1e-3, noise=NoiseAdaptiveRate(group_reduction="mean"))
 
     References:
