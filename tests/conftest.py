@@ -22,6 +22,16 @@ def seed() -> None:
     keras.utils.set_random_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where steps are compiled, tests that compile a lot are slow ones."""
+    if keras.backend.backend() == "torch":
+        return
+    for item in items:
+        if item.get_closest_marker("compiles_a_lot"):
+            item.add_marker("slow")
+
+
 def pytest_report_header() -> str:
     """What was tested, for the log."""
     backend = keras.backend.backend()

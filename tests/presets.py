@@ -2,6 +2,8 @@
 
 import inspect
 
+import pytest
+from marks import some_fast
 from oracle import Oracle
 
 from keras_lanton import Lanton
@@ -16,3 +18,6 @@ DEFAULTS = {
     and parameter.default is not inspect.Parameter.empty
 }
 PRESETS = {"paper": {}, "defaults": DEFAULTS}
+both_presets = pytest.mark.parametrize(
+    "preset", some_fast(PRESETS, ["defaults"])
+)

@@ -16,6 +16,7 @@ from baseline_oracles import LambOracle
 from baseline_oracles import MarsOracle
 from baseline_oracles import MuonOracle
 from baseline_oracles import ScionOracle
+from marks import some_fast
 from test_oracle import BY_HAND
 from test_oracle import EXPECTED
 from test_oracle import FEW
@@ -224,6 +225,7 @@ def test_constrained_scion_is_unconstrained_with_decay_1():
     assert_equal(found, wanted, start)
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("noise", [None, NoiseAdaptiveRate(**NOISE)])
 def test_gluon_of_one_radius_is_unconstrained_scion(noise):
     gradients = make_gradients(3, FEW)
@@ -345,6 +347,7 @@ def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
 # The noise-adaptive rate as their part.
 
 
+@pytest.mark.compiles_a_lot
 def test_scion_with_noise_is_lanton_without_momentum():
     gradients = make_gradients(4, FEW)
     found, start = run(
@@ -368,6 +371,7 @@ def test_scion_with_noise_is_lanton_without_momentum():
     assert_equal(found, wanted, start)
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon"])
 def test_noise_slows_hidden_layers_as_in_lanton(name):
     paths, gradients = FEW, make_gradients(4, FEW)
@@ -399,6 +403,7 @@ def test_noise_slows_hidden_layers_as_in_lanton(name):
     assert np.ptp(np.concatenate(ratios)) > 0.01
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("preset", [Lanton, Lanton.paper])
 def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
@@ -416,6 +421,7 @@ def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
             assert_equal([one], [two], [three])
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("group_reduction", ["mean", "max"])
 def test_lanton_is_d_muon_with_noise(group_reduction):
     """All roles; without momentum, which starts at G_1 here and at 0 there."""
@@ -487,7 +493,11 @@ def test_adamw_in_lanton_has_the_epsilon_of_torch():
 # As Keras optimizers.
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls",
+    some_fast(CLASSES, [baselines.DMuon, baselines.Mars]),
+    ids=lambda cls: cls.__name__,
+)
 def test_fit_save_and_resume(cls, tmp_path):
     def make_model(optimizer):
         model = keras.Sequential(

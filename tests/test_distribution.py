@@ -309,6 +309,7 @@ def test_mirrored_without_keras():
             assert_same(result, fit(**case), 1e-5)
 
 
+@pytest.mark.slow
 @on_jax
 def test_keras_distribution():
     data, accumulated, split, defaults = start(

@@ -27,6 +27,7 @@ import textwrap
 import keras
 import numpy as np
 import pytest
+from marks import some_fast
 
 import keras_lanton
 from keras_lanton import baselines
@@ -83,6 +84,7 @@ def blocks(page):
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 RUN = [page for page in PAGES if any(not b.title for b in blocks(page))]
+START = [ROOT / "README.md", ROOT / "docs" / "index.md"]
 
 
 def small_model():
@@ -164,7 +166,7 @@ def name_of(path):
     keras.__version__.startswith("3.10."), reason="run on the newest Keras"
 )
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize("page", some_fast(RUN, START), ids=name_of)
 def test_blocks_run(page):
     names = {"__name__": "__main__", **given(page)}
     for block in blocks(page):

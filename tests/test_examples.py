@@ -17,6 +17,7 @@ import zipfile
 import keras
 import numpy as np
 import pytest
+from marks import some_fast
 
 EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 sys.path.insert(0, str(EXAMPLES))  # as when an example is run
@@ -97,6 +98,7 @@ class Whole:
     printed: str
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize(
     "distribution", ["data", pytest.param("model", marks=pytest.mark.slow)]
 )
@@ -286,6 +288,7 @@ def test_gpt2_resume_keeps_finished_runs(gpt2, text, whole, tmp_path, capsys):
     assert len(read_history(folder / "adamw")["loss"]) == 4
 
 
+@pytest.mark.compiles_a_lot
 def test_gpt2_sweep_names_the_best_rate(gpt2, text, tmp_path, capsys):
     command = ["--text", *text, "--output", str(tmp_path), "--sweep"]
     gpt2.main(
@@ -334,6 +337,7 @@ def test_gpt2_reads_openwebtext_with_gpt2s_vocabulary(
     assert (tokens == end).sum() == len(documents) * 9 // 10
 
 
+@pytest.mark.compiles_a_lot
 def test_gpt2_demo_reads_the_standard_library(pretraining, capsys):
     training, held_out = pretraining.stdlib_documents()
     assert len(held_out) == (len(training) + len(held_out)) // 10
@@ -476,6 +480,7 @@ def llama(pretraining):
     return module
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.usefixtures("no_sample")
 def test_llama_resumed_run_equals_the_undisturbed_run(
     pretraining, llama, text, tmp_path, monkeypatch, capsys
@@ -506,6 +511,7 @@ def test_llama_resumed_run_equals_the_undisturbed_run(
         llama.main([*command, "--resume", "--accumulate", "4"])
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.usefixtures("no_sample")
 def test_llama_accumulated_run_is_that_of_whole_batches(
     llama, text, tmp_path, monkeypatch
@@ -721,7 +727,9 @@ def cnn(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("name", ["lanton", "lanton_paper"])
+@pytest.mark.parametrize(
+    "name", some_fast(["lanton", "lanton_paper"], ["lanton"])
+)
 def test_cnn_learns_digits(cnn, tmp_path, capsys, name):
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     cnn.main(["--optimizer", name, "--epochs", "2", "--output", str(tmp_path)])
@@ -747,6 +755,7 @@ def test_cnn_makes_every_optimizer(cnn):
     assert (recipe.vector_norm, recipe.adamw_roles) == ("sign", ())
 
 
+@pytest.mark.compiles_a_lot
 def test_cnn_reads_cifar100(cnn, tmp_path, monkeypatch):
     import keras
 

@@ -34,10 +34,12 @@ def test_kills(way):
     assert_no_failures(faults.kills(2, 0, way, steps=24))
 
 
+@pytest.mark.compiles_a_lot
 def test_corruptions():
     assert_no_failures(faults.corruptions(30, 0))
 
 
+@pytest.mark.compiles_a_lot
 def test_sequences():
     # Eager steps, and compiling, take long elsewhere.
     assert_no_failures(faults.sequences(90 if BACKEND == "torch" else 9, 0))

@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from marks import slow
+from marks import some_fast
 from presets import DEFAULTS
+from presets import both_presets
 
 import keras_lanton.forms
 from keras_lanton import Lanton
@@ -38,7 +41,6 @@ PRESETS = {
         "ns_steps": 2,
     },
 }
-both_presets = pytest.mark.parametrize("preset", PRESETS)
 SHAPES = {
     "tokens/embeddings": (7, 4),
     "first/kernel": (4, 6),
@@ -223,7 +225,6 @@ def assert_same_state(found, wanted):
 @pytest.mark.parametrize(
     "compiled",
     [
-        {"jit_compile": True},
         {"jit_compile": False},
         {"run_eagerly": True},
         {"steps_per_execution": 2},
@@ -232,14 +233,19 @@ def assert_same_state(found, wanted):
 )
 @both_presets
 def test_ways_to_run(compiled, preset):
-    if BACKEND == "jax" and compiled.get("jit_compile"):
-        pytest.skip("this is the reference itself")
-    if BACKEND == "torch":
-        if "steps_per_execution" in compiled:
-            pytest.skip("Keras has no steps_per_execution on PyTorch")
-        if compiled.get("jit_compile") and not torch_compiles():
-            pytest.skip("this Keras and PyTorch cannot compile SGD either")
+    if BACKEND == "torch" and "steps_per_execution" in compiled:
+        pytest.skip("Keras has no steps_per_execution on PyTorch")
     found = fit(make_model(), Lanton.paper(**PRESETS[preset]), **compiled)
+    # Observed 3e-7.
+    assert_close(found, reference_weights(preset), 1e-5)
+
+
+@pytest.mark.skipif(BACKEND == "jax", reason="this is the reference itself")
+@pytest.mark.parametrize("preset", some_fast(PRESETS, ["defaults"], slow))
+def test_compiled(preset):
+    if BACKEND == "torch" and not torch_compiles():
+        pytest.skip("this Keras and PyTorch cannot compile SGD either")
+    found = fit(make_model(), Lanton.paper(**PRESETS[preset]), jit_compile=True)
     # Observed 3e-7.
     assert_close(found, reference_weights(preset), 1e-5)
 
@@ -267,7 +273,7 @@ def torch_compiles():
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is of PyTorch")
-@both_presets
+@pytest.mark.parametrize("preset", some_fast(PRESETS, ["defaults"], slow))
 def test_compiled_single_kernel(preset):
     """One variable alone: no list in the step may have a length to guess."""
     if not torch_compiles():

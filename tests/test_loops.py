@@ -427,6 +427,7 @@ def test_apply_gradients_returns_the_count():
         assert int(ops.convert_to_numpy(count)) == step
 
 
+@pytest.mark.compiles_a_lot
 def test_subset_of_the_variables():
     """Two calls on two halves are two steps, each of its half.
 

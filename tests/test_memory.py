@@ -77,6 +77,7 @@ def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
     return optimizer, np.concatenate(moved)
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize(
     "options",
     [

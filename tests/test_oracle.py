@@ -23,6 +23,7 @@ from oracle import Layer
 from oracle import Oracle
 from presets import DEFAULTS
 from presets import PRESETS
+from presets import both_presets
 
 from keras_lanton import Lanton
 from keras_lanton import forms
@@ -611,7 +612,7 @@ def with_gaps(gradients, fill):
     ("reference", "interval"),
     [("previous_gradient", 1), ("previous_gradient", 3), ("momentum", 1)],
 )
-@pytest.mark.parametrize("preset", PRESETS)
+@both_presets
 def test_zero_gradients(reference, interval, preset):
     options = {
         **PRESETS[preset],
@@ -634,7 +635,7 @@ def test_zero_independent_gradients():
     compare(options, gradients, range(2, 17, 2), paths=FEW)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@both_presets
 @pytest.mark.parametrize("interval", [1, 3])
 def test_missing_gradients(interval, preset):
     """`None` is what torch and TensorFlow hand over for unused layers."""
@@ -650,7 +651,7 @@ def test_missing_gradients(interval, preset):
     )
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@both_presets
 @pytest.mark.parametrize(("interval", "value"), [(1, np.nan), (3, np.inf)])
 def test_nonfinite_step_is_skipped(interval, value, preset):
     """`t` counts the applied steps, the schedule all of them."""
@@ -670,7 +671,7 @@ def test_nonfinite_step_is_skipped(interval, value, preset):
     )
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@both_presets
 def test_nonfinite_micro_batch_is_skipped(preset):
     options = {
         **PRESETS[preset],

@@ -38,6 +38,7 @@ def tiny(theory, **options):
     return dataclasses.replace(theory.SCALES["cpu"], **options)
 
 
+@pytest.mark.compiles_a_lot
 def test_run(theory, tmp_path):
     pytest.importorskip("matplotlib", reason="the example draws")
     result = theory.run(tiny(theory), seeds=(0,))

@@ -21,6 +21,7 @@ from keras import layers
 from keras import ops
 from presets import DEFAULTS
 from presets import PRESETS
+from presets import both_presets
 
 from keras_lanton import Lanton
 from keras_lanton.lanton import PAPER
@@ -455,7 +456,7 @@ def test_weights_without_a_built_optimizer(tmp_path):
         fresh.load_weights(tmp_path / "x.weights.h5")
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@both_presets
 def test_bfloat16_state(preset, tmp_path):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("bfloat16")

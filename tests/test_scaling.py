@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from marks import slow
+from marks import some_fast
 from processes import launch
 from processes import outcome
 from processes import outcomes
@@ -34,7 +36,6 @@ on_torch = pytest.mark.skipif(BACKEND != "torch", reason="torch.distributed")
 on_tensorflow = pytest.mark.skipif(
     BACKEND != "tensorflow", reason="tf.distribute"
 )
-slow = pytest.mark.slow
 
 OPTIONS = {
     "defaults": {},
@@ -355,15 +356,8 @@ def assert_same(found, wanted):
             )
 
 
-def some_fast(fast):
-    return [
-        pytest.param(name, marks=() if name in fast else slow)
-        for name in OPTIONS
-    ]
-
-
 @on_jax
-@pytest.mark.parametrize("name", some_fast(["defaults"]))
+@pytest.mark.parametrize("name", some_fast(OPTIONS, ["defaults"], slow))
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -402,11 +396,7 @@ def test_two_jax_processes(name):
 @on_jax
 @pytest.mark.parametrize(
     "mesh",
-    [
-        (8, 1),
-        (1, 8),
-        *(pytest.param(m, marks=slow) for m in ((2, 4), (2, 1), (1, 2))),
-    ],
+    some_fast([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1), (1, 8)], slow),
     ids=str,
 )
 def test_bytes_moved(mesh):
@@ -457,7 +447,7 @@ def test_calculator(capsys):
 @pytest.mark.parametrize(
     "shared", [False, True], ids=["each_all", "shared_out"]
 )
-@pytest.mark.parametrize("name", some_fast(["defaults"]))
+@pytest.mark.parametrize("name", some_fast(OPTIONS, ["defaults"], slow))
 def test_two_torch_processes(name, shared):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("DDP has no accumulation of Keras; PyTorch no compiler")
@@ -477,7 +467,7 @@ def test_nan_on_one_of_two_processes():
 
 
 @on_tensorflow
-@pytest.mark.parametrize("name", some_fast([]))
+@pytest.mark.parametrize("name", some_fast(OPTIONS, [], slow))
 def test_mirrored(name):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("Keras has no accumulation under MirroredStrategy")

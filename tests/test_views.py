@@ -33,6 +33,7 @@ def views(draw: st.DrawFn) -> MatrixView:
     )
 
 
+@pytest.mark.compiles_a_lot
 @hypothesis.given(views())
 def test_from_matrices_is_the_inverse_of_to_matrices(view: MatrixView) -> None:
     tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)
