@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
+from marks import slow
+from marks import some_fast
 from presets import DEFAULTS
 from processes import launch
 from processes import outcome
@@ -256,7 +258,7 @@ OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
 @on_tensorflow
 @pytest.mark.parametrize(
     "options",
-    [OPTION_I, MOMENTUM, OF_LANTON],
+    some_fast([OPTION_I, MOMENTUM, OF_LANTON], [OF_LANTON], slow),
     ids=["previous_gradient", "momentum", "defaults"],
 )
 def test_mirrored(options):
@@ -291,6 +293,7 @@ def test_mirrored_edges():
     assert "Strategy" in outside["error"]
 
 
+@slow
 @on_tensorflow
 def test_mirrored_without_keras():
     """What Keras cannot do there with any optimizer: it raises."""
@@ -309,7 +312,7 @@ def test_mirrored_without_keras():
             assert_same(result, fit(**case), 1e-5)
 
 
-@pytest.mark.slow
+@slow
 @on_jax
 def test_keras_distribution():
     data, accumulated, split, defaults = start(

@@ -300,6 +300,7 @@ def test_gpt2_sweep_names_the_best_rate(gpt2, text, tmp_path, capsys):
     assert "Best for adamw: learning rate 0.01" in capsys.readouterr().out
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.usefixtures("no_sample")
 def test_gpt2_reads_openwebtext_with_gpt2s_vocabulary(
     pretraining, gpt2, text, tmp_path, monkeypatch
@@ -582,6 +583,7 @@ def c4(monkeypatch):
     return stream
 
 
+@pytest.mark.compiles_a_lot
 @pytest.mark.usefixtures("no_sample")
 def test_llama_trains_on_as_much_of_c4_as_it_needs(
     pretraining, llama, c4, tmp_path, monkeypatch
