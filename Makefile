@@ -68,23 +68,24 @@ test-newest: $(VENV)/ready
 	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
 	done
 
-# What the oldest Keras may do otherwise; `OLDEST_TESTS=tests` are all.
-OLDEST_TESTS := $(patsubst %,tests/test_%.py,arguments baselines callbacks \
-  contract distribution explanations keras_features loops main migration oracle \
-  rate_finder roles saving structure)
+# Where steps are compiled, what the oldest Keras may do otherwise is tested;
+# `OLDEST_TESTS=tests` is all, which PyTorch has in any case.
+OLDEST_TESTS := $(patsubst %,tests/test_%.py,callbacks contract distribution \
+  keras_features loops migration saving structure)
 # The oldest Keras lies before the newest on the path: one environment serves
 # both, and KerasHub, which needs the newest, is skipped with its reason.
 # TensorFlow's XLA, which has no cache, compiles without optimizing there: the
 # newest has been through with it.
 test-oldest: $(VENV)/ready $(OLDEST)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  flags=; \
-	  if [ $$backend = tensorflow ]; then \
-	    flags=XLA_FLAGS=--xla_backend_optimization_level=0; \
-	  fi; \
+	  flags=; tests="$(OLDEST_TESTS)"; \
+	  case $$backend in \
+	    torch) tests=tests;; \
+	    tensorflow) flags=XLA_FLAGS=--xla_backend_optimization_level=0;; \
+	  esac; \
 	  env $$flags $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
 	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow" \
-	    $(OLDEST_TESTS); \
+	    $$tests; \
 	done
 
 ## test-slow    the tests that take minutes each

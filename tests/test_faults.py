@@ -57,6 +57,7 @@ def test_unnoticed_is_for_bare_hdf5_alone():
 # -- Loading all or nothing --------------------------------------------------
 
 
+@pytest.mark.compiles_a_lot
 def test_load_checkpoint_builds_the_optimizer(tmp_path):
     model = faults.make_model()
     faults.train(model, 3)
