@@ -363,8 +363,7 @@ class NormOptimizer(LayerwiseOptimizer):
             count = int(ops.convert_to_numpy(snapshot.iterations))
             window = self.gradient_accumulation_steps or 1
             last = max(count // window * window - 1, 0)
-            # A tensor: JAX would compile a schedule anew for every integer.
-            rate = self.schedule(ops.convert_to_tensor(last, "int32"))
+            rate = backend.value_of(self.schedule, last)
         return float(ops.convert_to_numpy(rate))
 
     def get_config(self) -> dict[str, Any]:

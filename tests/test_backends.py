@@ -140,3 +140,34 @@ def test_scaled() -> None:
             given = ops.convert_to_tensor(factor)
         found = ops.convert_to_numpy(backend.scaled(tensor, given))
         np.testing.assert_allclose(found, factor * X, rtol=1e-6)
+
+
+# -- Functions of a count -----------------------------------------------------
+
+
+class Halved(keras.optimizers.schedules.LearningRateSchedule):
+    """Counts how often it is called, or traced."""
+
+    calls = 0
+
+    def __call__(self, step):
+        self.calls += 1
+        return 0.5 * keras.ops.cast(step, "float32")
+
+    def get_config(self):
+        return {}
+
+
+def test_value_of_a_schedule():
+    schedule = Halved()
+    assert [float(backend.value_of(schedule, i)) for i in (0, 3, 8)] == [
+        0.0,
+        1.5,
+        4.0,
+    ]
+    # On JAX it is compiled, once.
+    assert schedule.calls == (1 if keras.backend.backend() == "jax" else 3)
+
+
+def test_value_of_what_looks_at_the_number():
+    assert backend.value_of(lambda i: 1.0 if i < 5 else 0.1, 3) == 1.0

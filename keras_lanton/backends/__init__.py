@@ -5,8 +5,8 @@ Every module has the same names: control flow (`is_compiled`, `cond`,
 `lerp`, `scaled`, `move`, `abs_sums`), work on matrices (`unit_norm`,
 `add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
 `laid_out`, `share_out`), what the device can do (`device`, `list_devices`,
-`tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `EAGER`,
-`SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
+`tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `value_of`,
+`EAGER`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
 per-backend calls to the one joint update `update_variables` of the base class.
 """
 

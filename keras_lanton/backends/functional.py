@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,6 +54,11 @@ def devices(variables: Sequence[Any], wanted: bool | None) -> None:
             "`shard_orthogonalization` needs the jax or the torch backend. "
             "Received: shard_orthogonalization=True"
         )
+
+
+def value_of(function: Callable[[Any], Any], count: int) -> Any:
+    """A function of a count, such as a schedule."""
+    return function(count)
 
 
 def layouts(variables: Sequence[Any]) -> list[None]:

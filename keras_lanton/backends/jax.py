@@ -263,6 +263,14 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def value_of(function: Callable[[Any], Any], count: int) -> Any:
+    """`functional.value_of`, compiled: else conditionals are, every time."""
+    try:
+        return jax.jit(function)(np.int32(count))
+    except jax.errors.ConcretizationTypeError:  # It wants to see the number.
+        return function(count)
+
+
 def device() -> str:
     """Where JAX computes by default: `"cpu"`, `"gpu"` or `"tpu"`."""
     return str(jax.default_backend())

@@ -17,6 +17,7 @@ from keras_lanton.backends.functional import move as move
 from keras_lanton.backends.functional import pieces as pieces
 from keras_lanton.backends.functional import scaled as scaled
 from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.backends.functional import value_of as value_of
 from keras_lanton.polar import unit_norm as unit_norm
 from keras_lanton.products import add_products as add_products
 
