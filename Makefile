@@ -28,7 +28,7 @@ PIP := -m pip --disable-pip-version-check install --quiet
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
 
-## demo         train a small GPT-2 with Lanton and AdamW, under 5 minutes
+## demo         train a small GPT-2 with Lanton and AdamW, some 5 minutes
 demo: $(DEMO_VENV)/ready
 	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax
 
