@@ -1,5 +1,5 @@
 # make demo   its own virtual environment, then GPT-2 pretraining on JAX
-# make test   its own virtual environment, then every test on every backend
+# make test   its own virtual environment, then the tests on every backend
 # make help   the other targets
 
 PYTHON ?= python3
@@ -59,7 +59,7 @@ paper-defaults: $(VENV)/ready
 	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
 	$(VENV)/bin/python examples/paper/report.py
 
-## test         every test on every backend, and the hooks of the oldest Keras
+## test         the tests on every backend, and the hooks of the oldest Keras
 test: test-newest test-oldest
 
 test-newest: $(VENV)/ready
@@ -141,7 +141,7 @@ bench-gpu:
 	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py --gpu
 	$(PYTHON) benchmarks/tables.py
 
-# The code blocks of its pages run in `make test`.
+# The code blocks of its pages run in the tests.
 ## docs         the documentation as a site, in site/
 docs: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict

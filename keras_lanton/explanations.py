@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.arguments import is_number
 from keras_lanton.arguments import shown
 from keras_lanton.base import LayerwiseOptimizer
+from keras_lanton.base import backend
 from keras_lanton.blocks import block_of
 from keras_lanton.lanton import Lanton
 from keras_lanton.migration import RATE_OVER_ADAMW
+from keras_lanton.migration import rate_of
 from keras_lanton.norm_optimizer import NormOptimizer
 from keras_lanton.roles import ROLES
 from keras_lanton.roles import Layer
@@ -53,8 +57,8 @@ def explain(
         print_fn: Takes the text. Defaults to `print`.
 
     Raises:
-        ValueError: If the model is not built, or for an optimizer of another
-            package.
+        ValueError: If the model is not built, for an optimizer of another
+            package, or an `adamw` that is none.
 
     Examples:
         >>> explain(model)  # doctest: +ELLIPSIS
@@ -64,8 +68,10 @@ def explain(
     if not variables:
         raise ValueError(
             "`explain` needs a built model with trainable variables: call it "
-            f"on data once, or `model.build(input_shape)`. Received: {model!r}"
+            "on data once, or `model.build(input_shape)`. "
+            f"Received: model={shown(model)}"
         )
+    adamw_rate = None if adamw is None else _rate_of_adamw(adamw)
     optimizer = _own(optimizer, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses are told below
@@ -74,7 +80,7 @@ def explain(
             if optimizer.built
             else optimizer.decide_layers(variables)
         )
-    rate = _highest_rate(optimizer)
+    rate = _highest(optimizer.schedule or optimizer.learning_rate)
     lines = [_heading(model, optimizer, layers, rate)]
     lines += [
         _role(role, [x for x in layers if x.role == role], optimizer, rate)
@@ -82,7 +88,7 @@ def explain(
         if any(layer.role == role for layer in layers)
     ]
     lines += list(_rest(optimizer))
-    found = list(_suspicions(layers, optimizer, rate, adamw))
+    found = list(_suspicions(layers, optimizer, rate, adamw_rate))
     lines.append("Look at:" if found else "Nothing looks suspicious.")
     lines += [f"- {one}" for one in found]
     (print_fn or print)("\n".join(lines))
@@ -103,13 +109,25 @@ def _own(optimizer: Any, model: Any) -> LayerwiseOptimizer:
     return inner
 
 
-def _highest_rate(optimizer: LayerwiseOptimizer) -> float:
+def _rate_of_adamw(adamw: Any) -> float:
+    """What it was told, or is at most."""
+    if is_number(adamw, lambda x: x > 0):
+        return float(adamw)
+    if isinstance(adamw, keras.optimizers.Adam):  # AdamW is one
+        return _highest(rate_of(adamw.get_config()))
+    raise ValueError(
+        "`adamw` must be None, a `keras.optimizers.AdamW` or `Adam`, or its "
+        f"learning rate, above 0. Received: adamw={shown(adamw)}"
+    )
+
+
+def _highest(rate: Any) -> float:
     """Of a schedule the highest of 60 steps spread over a million."""
-    if optimizer.schedule is None:
-        return float(ops.convert_to_numpy(optimizer.learning_rate))
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return float(ops.convert_to_numpy(rate))
     steps = np.unique(np.geomspace(1, 1e6, 60).astype(int)) - 1
-    rates = [ops.convert_to_numpy(optimizer.schedule(s)) for s in steps]
-    return float(max(rates))
+    rates = [backend.value_of(rate, int(step)) for step in steps]
+    return max(float(ops.convert_to_numpy(one)) for one in rates)
 
 
 # -- What it does ------------------------------------------------------------
@@ -201,7 +219,7 @@ def _suspicions(
     layers: Sequence[Layer],
     optimizer: LayerwiseOptimizer,
     rate: float,
-    adamw: Any,
+    adamw: float | None,
 ) -> Iterator[str]:
     for layer in layers:
         if layer.guessed:
@@ -253,12 +271,10 @@ def _fused(layer: Layer) -> bool:
     return bool(wide or FUSED.search(layer.path))
 
 
-def _rates(rate: float, adamw: Any) -> Iterator[str]:
+def _rates(rate: float, adamw: float | None) -> Iterator[str]:
     """A rate far from those that Lanton trains well with."""
     low, high = USUAL_RATES
     if adamw is not None:
-        if hasattr(adamw, "learning_rate"):
-            adamw = float(ops.convert_to_numpy(adamw.learning_rate))
         least, most = (factor * adamw for factor in OVER_ADAMW)
         if not least <= rate <= most:
             yield (

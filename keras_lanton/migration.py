@@ -88,7 +88,7 @@ def from_adamw(adamw: Any, rate_factor: float) -> dict[str, Any]:
         )
     return {
         **_kept(config),
-        "learning_rate": _rate(config, rate_factor),
+        "learning_rate": rate_of(config, rate_factor),
         "adam_beta_1": config["beta_1"],
         "adam_beta_2": config["beta_2"],
         "epsilon": config["epsilon"],
@@ -129,7 +129,7 @@ def from_muon(muon: Any) -> dict[str, Any]:
     return {
         **_kept(config),
         **{name: config[name] for name in KEPT_OF_MUON},
-        "learning_rate": _rate(config, 1.0),
+        "learning_rate": rate_of(config),
         "hidden_scale": scale,
         "ns_coefficients": config["ns_coefficients"] if own else [row],
     }
@@ -155,8 +155,16 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in KEPT if name in config}
 
 
-def _rate(config: Mapping[str, Any], factor: float) -> Any:
-    """The learning rate of a config, times a factor."""
+def rate_of(config: Mapping[str, Any], factor: float = 1.0) -> Any:
+    """The learning rate of a config, a float or a schedule, times a factor.
+
+    Args:
+        config: Of a Keras optimizer.
+        factor: Above 0.
+
+    Raises:
+        ValueError: For a learning rate that is neither.
+    """
     rate = config["learning_rate"]
     if isinstance(rate, (int, float)):
         return float(rate) * factor

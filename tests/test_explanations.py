@@ -160,6 +160,11 @@ def test_suspicious_models():
     assert "is treated as hidden, with 9,000 outputs" in told(odd)
 
 
+WARM_UP = keras.optimizers.schedules.CosineDecay(
+    0.0, 900, warmup_target=1e-3, warmup_steps=100
+)
+
+
 @pytest.mark.parametrize(
     "rate, adamw, said",
     [
@@ -169,6 +174,8 @@ def test_suspicious_models():
         (5e-3, 1e-3, None),
         (5e-3, keras.optimizers.AdamW(4e-3), "AdamW's learning rate was 0.004"),
         (3e-2, 1e-4, "AdamW's learning rate was 0.0001"),
+        # Of a schedule what it rises to, not the 0 that it starts with.
+        (5e-3, keras.optimizers.AdamW(WARM_UP), None),
     ],
 )
 def test_suspicious_rates(rate, adamw, said):
@@ -183,9 +190,15 @@ def test_suspicious_rates(rate, adamw, said):
     "call, said",
     [
         (lambda: explain(keras.Sequential([layers.Dense(3)])), "built model"),
-        (lambda: explain(None), "Received: None"),
+        (lambda: explain(None), "Received: model=None"),
         (lambda: explain(make_model(), "adamw"), "optimizer='adamw'"),
         (lambda: explain(make_model(), keras.optimizers.SGD()), "optimizer="),
+        (lambda: explain(make_model(), adamw="1e-3"), "adamw='1e-3'"),
+        (lambda: explain(make_model(), adamw=-1.0), "adamw=-1.0"),
+        (
+            lambda: explain(make_model(), adamw=keras.optimizers.SGD()),
+            "adamw=<",
+        ),
     ],
 )
 def test_wrong_arguments(call, said):
