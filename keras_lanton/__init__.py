@@ -4,16 +4,20 @@
 """
 
 from keras_lanton import callbacks
-from keras_lanton.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.backends import use_gpu_kernels
-from keras_lanton.checkpoints import load_checkpoint
-from keras_lanton.explanations import explain
 from keras_lanton.lanton import Lanton
-from keras_lanton.rate_finder import find_learning_rate
+from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.utils.checkpoints import load_checkpoint
+from keras_lanton.utils.explain import explain
+from keras_lanton.utils.rate_finder import find_learning_rate
 from keras_lanton.version import __version__
 
 __all__ = [
+    "AuxiliaryAdamW",
     "Lanton",
+    "NewtonSchulz",
     "NoiseAdaptiveRate",
     "__version__",
     "callbacks",

@@ -1,6 +1,6 @@
-"""What a bug report needs: versions, devices, fast paths, a self-check.
+"""Prints what a bug report needs: versions, devices, fast paths, a self-check.
 
-`python -m keras_lanton` prints it, in seconds. Exit status 0 where the
+`python -m keras_lanton` does it in seconds. Exit status 0 where the
 self-check passed, 1 where it did not.
 """
 
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from keras_lanton import diagnosis
+from keras_lanton.utils import self_check
 from keras_lanton.version import __version__
 
 PACKAGES = (
@@ -50,8 +50,8 @@ def _print_table(rows: Mapping[str, str]) -> None:
 
 def _report() -> int:
     """Prints fast paths and self-check; the exit status."""
-    _print_table(diagnosis.fast_paths())
-    checks = diagnosis.self_check()
+    _print_table(self_check.fast_paths())
+    checks = self_check.self_check()
     _print_table(
         {
             check.name: f"{check.error:.1e}, at most {check.allowed:.0e}"

@@ -1,4 +1,4 @@
-"""What people look at while a model trains: noise and rates of its layers."""
+"""Callbacks that record the noise and the rates of a model while it trains."""
 
 import csv as csv_files
 import os
@@ -9,32 +9,32 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import COUNT
-from keras_lanton.arguments import Numbers
-from keras_lanton.arguments import check_numbers
-from keras_lanton.arguments import shown
-from keras_lanton.blocks import block_of
-from keras_lanton.norm_optimizer import NormOptimizer
-from keras_lanton.pictures import draw_noise
-from keras_lanton.roles import Layer
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.utils.plots import draw_noise
+from keras_lanton.validation import COUNT
+from keras_lanton.validation import Numbers
+from keras_lanton.validation import check_numbers
+from keras_lanton.validation import shown
+from keras_lanton.variables.block_kinds import block_of
+from keras_lanton.variables.spec import VariableSpec
 
 FIGURES = ("noise", "ratio", "learning_rate")
 
 
 class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
-    """Records noise, ratio and learning rate of every layer that is measured.
+    """Records noise, ratio and learning rate of every matrix that is measured.
 
-    What `optimizer.noise_report()` says, at every so many batches of `fit`,
-    one column per matrix. Nobody waits for the numbers: they are copied on the
-    device, and read when the next ones are. The same monitor can be given to
-    several calls of `fit`, which it takes for one run.
+    The figures are those of `optimizer.noise_report()`, every few batches of
+    `fit`, one column per matrix. Training does not wait for them: they are
+    copied on the device, and read at the next record. Several calls of `fit`
+    with the same monitor count as one run.
 
     Args:
         every: Batches from one record to the next, at least 1.
         csv: Path of a CSV file, or None: one row per record and matrix, with
-            step, path, matrix, role, block, noise, ratio, learning_rate. Of a
-            file that exists the rows up to the optimizer's step are read, and
-            kept: those of the run that is gone on with.
+            step, path, matrix, role, block, noise, ratio, learning_rate. If
+            the file exists, its rows up to the optimizer's step are read and
+            kept: they are those of the run that continues.
         tensorboard: A `keras.callbacks.TensorBoard`, or None: the figures go
             to the run `noise` in its `log_dir` as scalars.
         print_every: Batches from one line under the progress bar to the next,
@@ -63,7 +63,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         print_every: int | None = None,
     ) -> None:
         super().__init__()
-        check_numbers(NUMBERS, {"every": every, "print_every": print_every})
+        check_numbers(NUMBERS, every=every, print_every=print_every)
         if csv is not None and not isinstance(csv, (str, os.PathLike)):
             raise ValueError(
                 f"`csv` must be None or a path. Received: csv={shown(csv)}"
@@ -83,12 +83,12 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._batches = 0  # of all calls of `fit`
         self._last_batch = -1  # of this epoch
         self._snapshot: Any = None  # that nobody has read yet
-        self._columns: list[tuple[str, int, Layer]] = []
+        self._columns: list[tuple[str, int, VariableSpec]] = []
         self._steps: list[int] = []
         self._rows: dict[str, list[np.ndarray]] = {f: [] for f in FIGURES}
         self._writer: Any = None
 
-    # What was recorded.
+    # The records.
 
     @property
     def steps(self) -> np.ndarray:
@@ -103,34 +103,34 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def ratio(self) -> np.ndarray:
-        """The layers' rates over the base rate, `(records, matrices)`."""
+        """The matrices' rates over the base rate, `(records, matrices)`."""
         return self._stacked("ratio")
 
     @property
     def learning_rate(self) -> np.ndarray:
-        """The layers' learning rates, `(records, matrices)`."""
+        """The matrices' learning rates, `(records, matrices)`."""
         return self._stacked("learning_rate")
 
     @property
     def paths(self) -> list[str]:
-        """Of each matrix its variable's path; one of a stack has its number."""
+        """Path of each matrix' variable, with a number if that has several."""
         self._read()
         return [
-            f"{path}[{k}]" if layer.batch > 1 else path
-            for path, k, layer in self._columns
+            f"{path}[{k}]" if spec.batch > 1 else path
+            for path, k, spec in self._columns
         ]
 
     @property
     def roles(self) -> list[str]:
-        """Of each matrix the role of its variable."""
+        """Role of each matrix."""
         self._read()
-        return [layer.role for _, _, layer in self._columns]
+        return [spec.role for _, _, spec in self._columns]
 
     @property
     def blocks(self) -> list[str]:
-        """Of each matrix the kind of block: `"qk"`, `"vo"`, `"mlp"`, ..."""
+        """Kind of block of each matrix: `"qk"`, `"vo"`, `"mlp"`, ..."""
         self._read()
-        return [block_of(layer) for _, _, layer in self._columns]
+        return [block_of(spec) for _, _, spec in self._columns]
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draws noise, its spread within blocks, and learning rates.
@@ -209,11 +209,11 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     # How.
 
-    def _optimizer(self) -> NormOptimizer:
+    def _optimizer(self) -> LMOOptimizer:
         """The model's own, out of Keras' loss scaling."""
         optimizer = getattr(self.model, "optimizer", None)
         inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(inner, NormOptimizer) or inner.noise is None:
+        if not isinstance(inner, LMOOptimizer) or inner.noise is None:
             raise ValueError(
                 "`NoiseMonitor` needs a model that is compiled with an "
                 "optimizer that measures noise, such as `Lanton()`. "
@@ -221,7 +221,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             )
         return inner
 
-    def _resume(self, path: pathlib.Path, optimizer: NormOptimizer) -> None:
+    def _resume(self, path: pathlib.Path, optimizer: LMOOptimizer) -> None:
         """Takes over the file's records of the steps until now."""
         step = int(ops.convert_to_numpy(optimizer.iterations))
         records = _read_csv(path, step) if path.exists() else {}
@@ -280,8 +280,8 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self.csv is not None:
             with self.csv.open("a", newline="") as file:
                 csv_files.writer(file).writerows(
-                    (step, path, k, layer.role, block_of(layer), *figures)
-                    for (path, k, layer), figures in zip(
+                    (step, path, k, spec.role, block_of(spec), *figures)
+                    for (path, k, spec), figures in zip(
                         self._columns, np.stack(last, 1).tolist(), strict=True
                     )
                 )
@@ -324,15 +324,15 @@ NUMBERS: Numbers = {
 COLUMNS = ("step", "path", "matrix", "role", "block", *FIGURES)
 
 
-def _columns(optimizer: NormOptimizer) -> list[tuple[str, int, Layer]]:
+def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:
     """Path, number and layer of each matrix that is measured."""
     return [
-        (path, k, layer)
-        for path, layer in zip(
-            optimizer.noise_report(), optimizer.moving_layers, strict=True
+        (path, k, spec)
+        for path, spec in zip(
+            optimizer.noise_report(), optimizer.updated_specs, strict=True
         )
-        if layer.role in optimizer.norms
-        for k in range(layer.batch)
+        if spec.role in optimizer.norms_by_role()
+        for k in range(spec.batch)
     ]
 
 

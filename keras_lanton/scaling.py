@@ -1,8 +1,8 @@
-"""What a step of Lanton moves between devices.
+"""The bytes that a step of Lanton moves between devices.
 
 `python -m keras_lanton.scaling --model llama-1.1b --devices 64` prints it.
 
-A model of the collectives that JAX compiles, held against counted ones in
+A model of the collectives that JAX compiles, compared with counted ones in
 tests/test_scaling.py. Bytes are those of the results of collectives on one
 device, in one step of the optimizer; what Keras moves for the gradients is
 given beside them.
@@ -16,33 +16,33 @@ from typing import Any
 
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import reduces
-from keras_lanton.roles import Layer
-from keras_lanton.roles import make_layer
-from keras_lanton.stacks import Stack
-from keras_lanton.stacks import equal_stacks
-from keras_lanton.stacks import largest_size
+from keras_lanton.orthogonalization.batching import largest_size
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.variables.stacks import Stack
+from keras_lanton.variables.stacks import equal_stacks
 
 LAYOUTS = ("data", "model")
 
 
-def gpt2(layers: int, width: int) -> list[Layer]:
+def gpt2(layers: int, width: int) -> list[VariableSpec]:
     """GPT-2's weights, tied head, as KerasHub lays them out.
 
     Args:
         layers: Number of blocks.
-        width: Of the model; heads of 64.
+        width: Width of the model; heads have 64.
     """
     heads = (width // 64, 64)
     found = [
-        make_layer("tokens", (50257, width), "embedding"),
-        make_layer("positions", (1024, width), "embedding"),
+        assigned_spec("tokens", (50257, width), "embedding"),
+        assigned_spec("positions", (1024, width), "embedding"),
         *_vectors(2, width),
     ]
     for _ in range(layers):
         found += _attention(width, heads, heads)
         found += [
-            make_layer("up", (width, 4 * width), "hidden"),
-            make_layer("down", (4 * width, width), "hidden"),
+            assigned_spec("up", (width, 4 * width), "hidden"),
+            assigned_spec("down", (4 * width, width), "hidden"),
             *_vectors(9, width),
             *_vectors(1, 4 * width),
         ]
@@ -51,27 +51,27 @@ def gpt2(layers: int, width: int) -> list[Layer]:
 
 def llama(
     layers: int, width: int, feed_forward: int, key_value_heads: int
-) -> list[Layer]:
+) -> list[VariableSpec]:
     """Llama's weights, untied head, as KerasHub lays them out.
 
     Args:
         layers: Number of blocks.
-        width: Of the model; heads of 64.
+        width: Width of the model; heads have 64.
         feed_forward: Inner width of the MLPs.
         key_value_heads: Number of heads of keys and values.
     """
     queries, others = (width // 64, 64), (key_value_heads, 64)
     found = [
-        make_layer("tokens", (32000, width), "embedding"),
-        make_layer("head", (width, 32000), "embedding", input_axes=0),
+        assigned_spec("tokens", (32000, width), "embedding"),
+        assigned_spec("head", (width, 32000), "embedding", input_axes=0),
         *_vectors(1, width),
     ]
     for _ in range(layers):
         found += _attention(width, queries, others)
         found += [
-            make_layer("gate", (width, feed_forward), "hidden"),
-            make_layer("up", (width, feed_forward), "hidden"),
-            make_layer("down", (feed_forward, width), "hidden"),
+            assigned_spec("gate", (width, feed_forward), "hidden"),
+            assigned_spec("up", (width, feed_forward), "hidden"),
+            assigned_spec("down", (feed_forward, width), "hidden"),
             *_vectors(2, width),
         ]
     return found
@@ -79,20 +79,20 @@ def llama(
 
 def _attention(
     width: int, queries: tuple[int, int], others: tuple[int, int]
-) -> list[Layer]:
+) -> list[VariableSpec]:
     into = [
-        make_layer(name, (width, *heads), "hidden", 0, (1, 2))
+        assigned_spec(name, (width, *heads), "hidden", 0, (1, 2))
         for name, heads in (
             ("query", queries),
             ("key", others),
             ("value", others),
         )
     ]
-    return [*into, make_layer("out", (*queries, width), "hidden", (0, 1), 2)]
+    return [*into, assigned_spec("out", (*queries, width), "hidden", (0, 1), 2)]
 
 
-def _vectors(count: int, width: int) -> list[Layer]:
-    return [make_layer("vector", (width,), "vector")] * count
+def _vectors(count: int, width: int) -> list[VariableSpec]:
+    return [assigned_spec("vector", (width,), "vector")] * count
 
 
 MODELS = {
@@ -109,13 +109,13 @@ class View:
     """All hidden matrices of one shape.
 
     Args:
-        rows: Of each matrix, the short side.
-        columns: Of each.
-        matrices: How many.
-        stacks: How many of them are worked on one after the other.
+        rows: Short side of each matrix.
+        columns: Long side of each matrix.
+        matrices: Number of matrices.
+        stacks: Number of stacks that are worked on one after the other.
         turns: Matrices that the busiest device works on, one after the other.
-        moved_bytes: On one device.
-        flops: Of Newton-Schulz on the busiest device.
+        moved_bytes: Bytes that are moved on one device.
+        flops: Operations of Newton-Schulz on the busiest device.
     """
 
     rows: int
@@ -128,7 +128,7 @@ class View:
 
 
 def views(
-    layers: Sequence[Layer],
+    specs: Sequence[VariableSpec],
     devices: int,
     *,
     layout: str = "data",
@@ -139,13 +139,13 @@ def views(
     """Cost of one step, by the shape of the matrices.
 
     Args:
-        layers: All layers of a model.
+        specs: All variables of a model.
         devices: Number of devices, at least 1.
         layout: `"data"`: every device has all weights; `"model"`: each has
             its part of every kernel's columns or rows.
         ns_steps: Newton-Schulz steps.
         noise_interval: Steps from one measurement of a matrix to the next.
-        max_temporary_bytes: What one stack may need on each device.
+        max_temporary_bytes: Memory for one stack on each device.
 
     Raises:
         ValueError: For a wrong argument.
@@ -161,17 +161,17 @@ def views(
     split = layout == "model"
     shared = Devices(count=devices, split=split) if devices > 1 else None
     found = []
-    for whole in equal_stacks(layers, ("hidden",)):
+    for whole in equal_stacks(specs, ("hidden",)):
         size = largest_size(whole, max_temporary_bytes, shared)
-        stacks = whole.cut(size, whole_layers=True)
+        stacks = whole.cut(size, whole_variables=True)
         turns = sum(math.ceil(len(stack) / devices) for stack in stacks)
         area = 4 * whole.rows * whole.columns
         moved = 0.0
         if shared and split:
             # In and out, of a device's part; once more each way where rows
             # are split and not columns; and what is measured, whole, twice.
-            flipped = sum(len(p) for p in whole.parts if p.flipped)
-            moved = (2 * turns * devices + 2 * flipped) * area / devices
+            transposed = sum(len(p) for p in whole.parts if p.transposed)
+            moved = (2 * turns * devices + 2 * transposed) * area / devices
             moved += 2 * math.ceil(len(whole) / noise_interval) * area
         elif shared:
             moved = area * sum(
@@ -195,23 +195,23 @@ def views(
 
 
 def _row_flops(stack: Stack) -> float:
-    """Of one Newton-Schulz step of one matrix, in the standard form."""
+    """Operations of one Newton-Schulz step, in the standard form."""
     s, long = stack.rows, stack.columns
     return 2.0 * (2 * s * s * long + s**3)
 
 
 def report(
-    layers: Sequence[Layer], devices: int, layout: str, **options: Any
+    specs: Sequence[VariableSpec], devices: int, layout: str, **options: Any
 ) -> str:
     """A table of `views`, and what it amounts to.
 
     Args:
-        layers: All layers of a model.
+        specs: All variables of a model.
         devices: Number of devices.
         layout: See `views`.
         **options: More arguments of `views`.
     """
-    found = views(layers, devices, layout=layout, **options)
+    found = views(specs, devices, layout=layout, **options)
     lines = [
         f"{'matrix':>14} {'matrices':>9} {'stacks':>7} {'per device':>11} "
         f"{'moved, MB':>10} {'TFLOP':>8}"
@@ -221,7 +221,7 @@ def report(
         f"{v.turns:>11} {v.moved_bytes / 1e6:>10.1f} {v.flops / 1e12:>8.3f}"
         for v in found
     ]
-    weights = 4 * sum(math.prod(layer.shape) for layer in layers)
+    weights = 4 * sum(math.prod(spec.shape) for spec in specs)
     matrices = 4 * sum(v.matrices * v.rows * v.columns for v in found)
     moved = sum(v.moved_bytes for v in found)
     alone = sum(v.matrices * v.flops / max(v.turns, 1) for v in found)

@@ -1,13 +1,16 @@
-"""What differs between the backends, one module each, imported lazily.
+"""Everything that differs between the backends: one module each.
 
-Every module has the same names: control flow (`is_compiled`, `cond`,
-`replace_if`, `switch`, `each`), work on many tensors (`unpack`, `pieces`,
-`lerp`, `scaled`, `move`, `abs_sums`), work on matrices (`unit_norm`,
-`add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
-`laid_out`, `share_out`), what the device can do (`device`, `list_devices`,
+Only the module of the backend that Keras runs on is imported. All modules have
+the same names: control flow (`is_compiled`, `cond`, `replace_if`, `switch`,
+`each`), work on many tensors (`unpack`, `pieces`, `lerp`, `lerp_`, `scale_`,
+`update_`, `abs_sums`), on matrices (`unit_norm`, `add_products`,
+`gpu_product`), on several devices (`devices`, `layouts`, `laid_out`,
+`share_out`), the device's abilities (`device`, `list_devices`,
 `tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `value_of`,
 `EAGER`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
-per-backend calls to the one joint update `update_variables` of the base class.
+per-backend calls to the base class' `update_variables`.
+
+A function whose name ends in `_` may overwrite its first argument.
 """
 
 import importlib

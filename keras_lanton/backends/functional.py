@@ -1,4 +1,8 @@
-"""Work on many tensors as pure functions, for backends that fuse them."""
+"""The reference of what the backends do faster: work on many tensors, matrices.
+
+Functions whose name ends in `_` may overwrite their first argument; here they
+return new tensors, on PyTorch they overwrite.
+"""
 
 import dataclasses
 import itertools
@@ -8,15 +12,18 @@ from typing import Any
 
 from keras import ops
 
-Tensor = Any
+from keras_lanton.types import Tensor
+
+# Dividing by more than this multiplies by a reciprocal that may count as zero.
+LARGEST_DIVISOR = 2.0**126
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Devices:
-    """That share out the work on stacks of matrices.
+    """The devices that share out the work on stacks of matrices.
 
     Args:
-        count: How many.
+        count: Number of devices.
         split: Whether any weight is split over them.
         mesh: JAX's mesh of them.
     """
@@ -51,8 +58,8 @@ def devices(variables: Sequence[Any], wanted: bool | None) -> None:
     """
     if wanted:
         raise ValueError(
-            "`shard_orthogonalization` needs the jax or the torch backend. "
-            "Received: shard_orthogonalization=True"
+            "`shard` of `NewtonSchulz` needs the jax or the torch backend. "
+            "Received: shard=True"
         )
 
 
@@ -76,7 +83,7 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
     return [list(ops.unstack(x, num=x.shape[0])) for x in vectors]
 
 
-def scaled(X: Tensor, factor: Tensor | float) -> Tensor:
+def scale_(X: Tensor, factor: Tensor | float) -> Tensor:
     """The product factor X.
 
     Args:
@@ -97,22 +104,17 @@ def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def lerp(
-    starts: Sequence[Tensor],
-    ends: Sequence[Tensor],
-    weights: Sequence[Any],
-    *,
-    in_place: bool = False,
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
 ) -> list[Tensor]:
-    """Many tensors' start + weight (end - start).
+    """The sums start + weight (end - start).
 
     Args:
         starts: Tensors.
         ends: Tensors of their shapes and dtypes.
         weights: Scalars, one per tensor.
-        in_place: Whether `starts` may be overwritten.
 
     Returns:
-        One tensor each.
+        One new tensor each.
     """
     return [
         x + ops.cast(w, x.dtype) * (y - x)
@@ -120,26 +122,33 @@ def lerp(
     ]
 
 
-def move(
-    X: Sequence[Tensor], steps: Sequence[Tensor], keep: Sequence[Any]
+def lerp_(
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
 ) -> list[Tensor]:
-    """Many tensors' keep x + step.
+    """`lerp`, where `starts` may be overwritten."""
+    return lerp(starts, ends, weights)
+
+
+def update_(
+    X: Sequence[Tensor], steps: Sequence[Tensor], decay_factors: Sequence[Any]
+) -> list[Tensor]:
+    """The sums decay_factor x + step.
 
     Args:
         X: Tensors, which may be overwritten.
         steps: Tensors of their shapes, float32.
-        keep: Scalars, one per tensor.
+        decay_factors: Scalars, one per tensor.
 
     Returns:
         One tensor each, of the dtype of x.
     """
-    moved = []
-    for x, step, k in zip(X, steps, keep, strict=True):
+    updated = []
+    for x, step, k in zip(X, steps, decay_factors, strict=True):
         # Half precision would lose small steps before they are added.
         wide = x if str(x.dtype).endswith("64") else ops.cast(x, "float32")
         k, step = ops.cast(k, wide.dtype), ops.cast(step, wide.dtype)
-        moved.append(ops.cast(k * wide + step, x.dtype))
-    return moved
+        updated.append(ops.cast(k * wide + step, x.dtype))
+    return updated
 
 
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
@@ -154,3 +163,46 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
     return ops.stack(
         [ops.sum(ops.abs(ops.cast(x, "float32"))) for x in tensors]
     )
+
+
+def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X in float32 over its Frobenius norm, and that norm.
+
+    Everything is divided by the largest entry before it is squared: sums of
+    squares stay finite and above zero for entries of any size.
+
+    Args:
+        X: `(..., m, n)`, any float dtype.
+
+    Returns:
+        `(..., m, n)` of norm 1, and `(..., 1, 1)`; zero stays zero.
+    """
+    X = ops.cast(X, "float32")
+    scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+    scale = ops.minimum(scale, LARGEST_DIVISOR)
+    X = X / ops.where(scale > 0, scale, 1.0)
+    squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
+    inverse = ops.rsqrt(ops.where(squares > 0, squares, 1.0))
+    return X * inverse, scale * ops.sqrt(squares)
+
+
+def add_products(
+    C: Tensor,
+    factors: Sequence[tuple[Tensor, Tensor]],
+    *,
+    beta: float,
+    alpha: float,
+) -> Tensor:
+    """The sum beta C + alpha (A_1 B_1 + A_2 B_2 + ...) of each matrix.
+
+    Args:
+        C: `(..., s, k)`.
+        factors: Pairs `(..., s, j)`, `(..., j, k)`.
+        beta: Factor on C.
+        alpha: Factor on the products.
+
+    Returns:
+        `(..., s, k)`.
+    """
+    total = sum(ops.matmul(A, B) for A, B in factors)
+    return beta * C + (total if alpha == 1.0 else alpha * total)

@@ -16,13 +16,12 @@ from jax.sharding import PartitionSpec
 
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
-from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import reduces
-from keras_lanton.backends.functional import scaled as scaled
-from keras_lanton.polar import unit_norm as unit_norm
-from keras_lanton.products import add_products as add_products
-
-Tensor = Any
+from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import unit_norm as unit_norm
+from keras_lanton.backends.functional import update_ as update_
+from keras_lanton.types import Tensor
 
 EAGER = False
 SUMS_OVER_REPLICAS = False
@@ -110,18 +109,18 @@ def _run_time_numbers(numbers: Iterable[int]) -> list[Tensor]:
 
 
 def lerp(
-    starts: Sequence[Tensor],
-    ends: Sequence[Tensor],
-    weights: Sequence[Any],
-    *,
-    in_place: bool = False,
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
 ) -> list[Tensor]:
     """`functional.lerp`, not looking at `ends` where the weight is 0."""
-    moved = functional.lerp(starts, ends, weights)
+    updated = functional.lerp(starts, ends, weights)
     return [
         jnp.where(weight != 0, x, start)
-        for x, start, weight in zip(moved, starts, weights, strict=True)
+        for x, start, weight in zip(updated, starts, weights, strict=True)
     ]
+
+
+# XLA reuses the memory of `starts` by itself.
+lerp_ = lerp
 
 
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:

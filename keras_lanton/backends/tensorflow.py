@@ -9,19 +9,19 @@ from typing import Any
 import tensorflow as tf
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
+from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import laid_out as laid_out
 from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import lerp as lerp
-from keras_lanton.backends.functional import move as move
+from keras_lanton.backends.functional import lerp_ as lerp_
 from keras_lanton.backends.functional import pieces as pieces
-from keras_lanton.backends.functional import scaled as scaled
+from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.backends.functional import update_ as update_
 from keras_lanton.backends.functional import value_of as value_of
-from keras_lanton.polar import unit_norm as unit_norm
-from keras_lanton.products import add_products as add_products
-
-Tensor = Any
+from keras_lanton.types import Tensor
 
 EAGER = False
 SUMS_OVER_REPLICAS = True

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from keras import ops
 
-from keras_lanton import polar
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import laid_out as laid_out
 from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import value_of as value_of
-
-Tensor = Any
+from keras_lanton.types import Tensor
 
 EAGER = True
 SUMS_OVER_REPLICAS = False
@@ -139,13 +137,13 @@ def add_products(
     return C
 
 
-def scaled(X: Tensor, factor: Tensor | float) -> Tensor:
+def scale_(X: Tensor, factor: Tensor | float) -> Tensor:
     """The product factor X, in the place of X."""
     return X.mul_(factor)
 
 
 def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
-    """`polar.unit_norm`, on a CPU with one new tensor instead of four."""
+    """`functional.unit_norm`, on a CPU with one new tensor instead of four."""
     if X.device.type == "cpu":
         X = X.float()
         # In float64 the squares of float32 entries are finite and not zero.
@@ -155,7 +153,7 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
         inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
         if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
             return X * inverse.float(), norms.float()
-    return polar.unit_norm(X)
+    return functional.unit_norm(X)
 
 
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -164,44 +162,44 @@ def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def lerp(
-    starts: Sequence[Tensor],
-    ends: Sequence[Tensor],
-    weights: Sequence[float],
-    *,
-    in_place: bool = False,
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
 ) -> list[Tensor]:
-    """Many tensors' start + weight (end - start).
+    """The sums start + weight (end - start): new tensors.
 
     Args:
         starts: Tensors.
         ends: Tensors of their shapes and dtypes.
         weights: One per tensor.
-        in_place: Whether to overwrite `starts`.
-
-    Returns:
-        One tensor each.
     """
-    starts, ends = list(starts), list(ends)
-    if len(set(weights)) != 1:
-        together = zip(starts, ends, weights, strict=True)
-        if in_place:
-            return [start.lerp_(end, weight) for start, end, weight in together]
-        return [torch.lerp(*one) for one in together]
-    if not in_place:
-        return list(torch._foreach_lerp(starts, ends, weights[0]))
-    torch._foreach_lerp_(starts, ends, weights[0])
-    return starts
+    if len(set(weights)) == 1:
+        return list(torch._foreach_lerp(list(starts), list(ends), weights[0]))
+    together = zip(starts, ends, weights, strict=True)
+    return [torch.lerp(*one) for one in together]
 
 
-def move(
-    X: Sequence[Tensor], steps: Sequence[Tensor], keep: Sequence[float]
+def lerp_(
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
 ) -> list[Tensor]:
-    """Many tensors' keep x + step: overwrites `X`."""
+    """`lerp`, in the place of `starts`."""
+    starts, ends = list(starts), list(ends)
+    if len(set(weights)) == 1:
+        torch._foreach_lerp_(starts, ends, weights[0])
+        return starts
+    together = zip(starts, ends, weights, strict=True)
+    return [start.lerp_(end, weight) for start, end, weight in together]
+
+
+def update_(
+    X: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    decay_factors: Sequence[float],
+) -> list[Tensor]:
+    """The sums decay_factor x + step, in the place of `X`."""
     X, steps = list(X), list(steps)
     if any(x.dtype != torch.float32 for x in X):
-        return functional.move(X, steps, keep)
+        return functional.update_(X, steps, decay_factors)
     if X:
-        torch._foreach_mul_(X, list(keep))
+        torch._foreach_mul_(X, list(decay_factors))
         torch._foreach_add_(X, steps)
     return X
 

@@ -1,6 +1,8 @@
-"""AdaMuon: an elementwise second moment behind Newton-Schulz."""
+"""AdaMuon: an elementwise second moment after Newton-Schulz."""
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,17 +10,38 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.adamw import squares
-from keras_lanton.base import State
-from keras_lanton.base import backend
-from keras_lanton.baselines.d_muon import DMuon
-from keras_lanton.stacks import Stack
+from keras_lanton import backends
+from keras_lanton.baselines.roles import BOTH
+from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.auxiliary_adamw import squares
+from keras_lanton.optimizers.direction import Changes
+from keras_lanton.optimizers.direction import Direction
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.optimizers.lmo import rms_matched
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import ABOVE_0
+from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import Numbers
+from keras_lanton.validation import check_numbers
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import Stack
 
-Tensor = Any
+backend = backends.load()
+
+NUMBERS: Numbers = {
+    "hidden_scale": AT_LEAST_0,
+    "second_moment_epsilon": ABOVE_0,
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class AdaMuon(DMuon):
+class AdaMuon(LMOOptimizer):
     """D-Muon on signs, each entry over the root of its mean square.
 
         O = U V^T of sign(M)
@@ -26,13 +49,21 @@ class AdaMuon(DMuon):
         P = O / (sqrt(V) + epsilon)
         X <- (1 - eta gamma) X - eta 0.2 sqrt(d_in d_out) P / ||P||
 
-    Embeddings, the head and vectors are moved by AdamW, with epsilon added
-    after debiasing; vectors do not decay.
+    AdamW updates embeddings, the head and vectors, with epsilon added after
+    debiasing; vectors do not decay.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        **kwargs: Arguments of `DMuon`; `beta_1` and `epsilon` are those of V
-            too.
+        beta_1: Decay of the hidden momentum and of V, in [0, 1).
+        nesterov: Whether M is b1 B_t + (1 - b1) G_t.
+        hidden_scale: RMS of a hidden update at rate 1, at least 0.
+        second_moment_epsilon: The epsilon beside sqrt(V), above 0.
+        auxiliary_adamw: AdamW of embeddings, the head and vectors.
+        newton_schulz: How hidden matrices are orthogonalized.
+        weight_decay: Decoupled, at the base rate; at least 0, or None.
+        name: Name of the optimizer.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -43,50 +74,120 @@ class AdaMuon(DMuon):
         gpt2/models/optimizers/adamuon.py.
     """
 
-    slots = {**DMuon.slots, "second_moment": "float32"}
-    slot_roles = {**DMuon.slot_roles, "second_moment": ("hidden",)}
-    epsilon_before_debiasing = False
+    slot_dtypes = {"second_moment": "float32"}
+    slot_roles = {"second_moment": ("hidden",)}
+    arguments = (*LMOOptimizer.arguments, *NUMBERS)
 
     def __init__(
-        self, learning_rate: Any = 6e-4, *, name: str = "adamuon", **kwargs: Any
+        self,
+        learning_rate: Any = 6e-4,
+        *,
+        beta_1: float = 0.95,
+        nesterov: bool = True,
+        hidden_scale: float = 0.2,
+        second_moment_epsilon: float = 1e-8,
+        auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(roles=BOTH),
+        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        weight_decay: float | None = 0.1,
+        name: str = "adamuon",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(learning_rate, name=name, **kwargs)
+        check_numbers(
+            NUMBERS,
+            hidden_scale=hidden_scale,
+            second_moment_epsilon=second_moment_epsilon,
+        )
+        check_adamw_has_both(auxiliary_adamw)
+        super().__init__(
+            learning_rate,
+            beta_1=beta_1,
+            nesterov=nesterov,
+            auxiliary_adamw=auxiliary_adamw,
+            newton_schulz=newton_schulz,
+            weight_decay=weight_decay,
+            name=name,
+            **kwargs,
+        )
+        self.hidden_scale = float(hidden_scale)
+        self.second_moment_epsilon = float(second_moment_epsilon)
 
-    def step_scales(self) -> Tensor:
-        """0.2 for all: `direction` gives matrices of RMS 1."""
-        scales = np.full(len(self._plan.owners), self.hidden_scale)
-        return ops.convert_to_tensor(scales, "float32")
+    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+        """The spectral norm, of hidden matrices only.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        return {"hidden": hidden}
+
+    def scale_of(self, spec: VariableSpec) -> float:
+        """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.
+
+        Args:
+            spec: A hidden variable.
+        """
+        return self.hidden_scale * rms_matched(spec)
+
+    @property
+    def hidden_rms(self) -> float:
+        """RMS of hidden updates at rate 1."""
+        return self.hidden_scale
+
+    def make_direction(self, layout: VariableLayout) -> Direction:
+        """Signs before, second moments after the LMO.
+
+        Args:
+            layout: The variables.
+        """
+        hidden = layout.with_roles(("hidden",))
+        return SecondMomentDirection(
+            places={variable: k for k, variable in enumerate(hidden)},
+            epsilon=self.second_moment_epsilon,
+        )
 
     def weight_decays(self) -> Tensor:
-        """As usual, but 0 for vectors."""
-        matrix = [layer.role != "vector" for layer in self.moving_layers]
+        """The decay gamma of each updated variable; 0 for vectors.
+
+        Returns:
+            `(variables,)` float32.
+        """
+        matrix = [spec.role != "vector" for spec in self._layout.specs]
         return super().weight_decays() * ops.convert_to_tensor(
             np.array(matrix), "float32"
         )
 
-    def direction(
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SecondMomentDirection(Direction):
+    """The LMO of sign(M), entries over the root of their mean square.
+
+    Args:
+        places: Place of each hidden variable's second moment in the state, by
+            the variable's position.
+        epsilon: Above 0.
+    """
+
+    places: Mapping[int, int]
+    epsilon: float
+
+    def __call__(
         self,
+        norm: Norm,
         stack: Stack,
         matrices: np.ndarray,
         M: Tensor,
-        c: Sequence[Any],
-        new: State,
-    ) -> Tensor:
-        """-sqrt(d_in d_out) P / ||P||, and the new V."""
+        weights: Sequence[Any],
+        state: State,
+    ) -> tuple[Tensor, Changes]:
+        """P scaled to the RMS of an LMO, and the new V; see the base class."""
         # The LMO is -sqrt(columns / rows) U V^T.
-        O = self.norms["hidden"].lmo(ops.sign(M))
-        O = O * math.sqrt(stack.rows / stack.columns)
-        hidden = self._plan.with_roles(("hidden",))
-        places = [hidden.index(i) for i in stack.indices]
+        O = norm.lmo(ops.sign(M)) * math.sqrt(stack.rows / stack.columns)
+        places = [self.places[i] for i in stack.indices]
         V = backend.lerp(
-            [new["second_moment"][k] for k in places],
+            [state["second_moment"][k] for k in places],
             squares(stack.scatter(O)),
-            [c[i] for i in stack.indices],
+            [weights[i] for i in stack.indices],
         )
-        kept = list(new["second_moment"])
-        for k, one in zip(places, V, strict=True):
-            kept[k] = one
-        new["second_moment"] = kept
-        V = stack.gather(dict(zip(stack.indices, V, strict=True)))
-        unit, _ = backend.unit_norm(O / (ops.sqrt(V) + self.epsilon))
-        return math.sqrt(stack.rows * stack.columns) * unit
+        root = ops.sqrt(stack.gather(dict(zip(stack.indices, V, strict=True))))
+        unit, _ = backend.unit_norm(O / (root + self.epsilon))
+        changes = {"second_moment": dict(zip(places, V, strict=True))}
+        return math.sqrt(stack.columns) * unit, changes

@@ -6,15 +6,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_lanton.arguments import ABOVE_0
-from keras_lanton.arguments import AT_LEAST_0
-from keras_lanton.arguments import check_numbers
-from keras_lanton.arguments import shown
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
-from keras_lanton.blocks import BLOCKS
-from keras_lanton.blocks import block_of
-
-Tensor = Any
+from keras_lanton.types import Tensor
+from keras_lanton.validation import ABOVE_0
+from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import check_numbers
+from keras_lanton.validation import shown
+from keras_lanton.variables.block_kinds import BLOCKS
+from keras_lanton.variables.block_kinds import block_of
 
 # The published ratios; position embeddings are a group of their own without
 # one. The head's is the one that the LANTON paper gives it.
@@ -39,7 +38,7 @@ class BlockwiseAdamW(ElementwiseOptimizer):
         eta_r = eta_min + (r eta_max - eta_min) s           after it,
         s = (eta - eta_min) / (eta_max - eta_min)
 
-    Weight decay is decoupled, at the block's rate, on every layer.
+    Weight decay is decoupled, at the block's rate, on every variable.
 
     Args:
         learning_rate: Base rate eta: float, schedule, or callable.
@@ -103,7 +102,9 @@ class BlockwiseAdamW(ElementwiseOptimizer):
                     True,
                 ),
             },
-            locals(),
+            minimum_learning_rate=minimum_learning_rate,
+            maximum_learning_rate=maximum_learning_rate,
+            warmup_steps=warmup_steps,
         )
         if minimum_learning_rate > 0 and maximum_learning_rate is None:
             raise ValueError(
@@ -127,9 +128,9 @@ class BlockwiseAdamW(ElementwiseOptimizer):
         self.warmup_steps = int(warmup_steps)
 
     def rates(self, eta: Tensor, t: Tensor) -> Tensor:
-        """Of each block, shrinking to one; see the class."""
+        """Rates of the blocks, whose ratios shrink to 1; see the class."""
         r = ops.convert_to_tensor(
-            [self.multipliers[block_of(x)] for x in self.moving_layers],
+            [self.multipliers[block_of(x)] for x in self._layout.specs],
             "float32",
         )
         if self.maximum_learning_rate is None:
@@ -149,4 +150,4 @@ def _check_multipliers(multipliers: Any) -> None:
             f"Received: multipliers={shown(multipliers)}"
         )
     given = {f"multipliers[{block!r}]": r for block, r in multipliers.items()}
-    check_numbers(dict.fromkeys(given, ABOVE_0), given)
+    check_numbers(dict.fromkeys(given, ABOVE_0), **given)

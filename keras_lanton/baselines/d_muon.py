@@ -1,69 +1,101 @@
-"""D-Muon: Muon with decay and steps of AdamW's RMS, as in Moonlight."""
+"""D-Muon: Muon with decay and updates of AdamW's RMS, as in Moonlight."""
 
 from typing import Any
 
 import keras
 
-from keras_lanton.arguments import AT_LEAST_0
-from keras_lanton.arguments import check_numbers
-from keras_lanton.baselines.hybrid import HybridOptimizer
-from keras_lanton.norm_optimizer import rms_matched
-from keras_lanton.roles import Layer
+from keras_lanton.baselines.roles import BOTH
+from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.optimizers.lmo import rms_matched
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import check_numbers
+from keras_lanton.variables.spec import VariableSpec
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class DMuon(HybridOptimizer):
-    """Muon with steps 0.2 sqrt(max(d_in, d_out)) U V^T, and weight decay.
+class DMuon(LMOOptimizer):
+    """Muon with updates 0.2 sqrt(max(d_in, d_out)) U V^T, and weight decay.
 
-    Over all matrix views: attention and convolution kernels too. Embeddings,
-    the head and vectors are moved by AdamW at the same rate and decay, with
-    epsilon added before debiasing.
+    Over all matrix views: attention and convolution kernels too. AdamW updates
+    embeddings, the head and vectors at the same rate and decay, with epsilon
+    added before debiasing.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        hidden_scale: RMS of a hidden step of rate 1, at least 0.
-        adam_lr_ratio: Rate of AdamW over the base rate, at least 0.
-        epsilon: Of AdamW, above 0.
+        beta_1: Decay of the hidden momentum, in [0, 1).
+        nesterov: Whether b1 B_t + (1 - b1) G_t is orthogonalized.
+        hidden_scale: RMS of a hidden update at rate 1, at least 0.
+        auxiliary_adamw: AdamW of embeddings, the head and vectors.
+        newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at the base rate; at least 0, or None.
-        **kwargs: Arguments of `HybridOptimizer`, e.g. `beta_1=0.95`,
-            `adam_beta_2=0.95`, `noise`, and of `LayerwiseOptimizer`.
+        name: Name of the optimizer.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
 
     Examples:
-        >>> DMuon(1e-3, noise=NoiseAdaptiveRate(group_reduction="mean"))
+        >>> DMuon(1e-3, noise=NoiseAdaptiveRate())
 
     References:
         Liu et al. 2025, Muon is Scalable for LLM Training, arXiv 2502.16982;
         github.com/MoonshotAI/Moonlight, examples/toy_train.py.
     """
 
-    arguments = (*HybridOptimizer.arguments, "hidden_scale")
-    epsilon_before_debiasing = True
+    arguments = (*LMOOptimizer.arguments, "hidden_scale")
 
     def __init__(
         self,
         learning_rate: Any = 1e-3,
         *,
+        beta_1: float = 0.95,
+        nesterov: bool = True,
         hidden_scale: float = 0.2,
-        adam_lr_ratio: float = 1.0,
-        epsilon: float = 1e-8,
+        auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(
+            roles=BOTH, epsilon_before_debiasing=True
+        ),
+        newton_schulz: NewtonSchulz = NewtonSchulz(),
         weight_decay: float | None = 0.1,
         name: str = "d_muon",
         **kwargs: Any,
     ) -> None:
-        check_numbers({"hidden_scale": AT_LEAST_0}, locals())
+        check_numbers({"hidden_scale": AT_LEAST_0}, hidden_scale=hidden_scale)
+        check_adamw_has_both(auxiliary_adamw)
         super().__init__(
             learning_rate,
-            adam_lr_ratio=adam_lr_ratio,
-            epsilon=epsilon,
+            beta_1=beta_1,
+            nesterov=nesterov,
+            auxiliary_adamw=auxiliary_adamw,
+            newton_schulz=newton_schulz,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
         )
         self.hidden_scale = float(hidden_scale)
 
-    def scale_of(self, layer: Layer) -> float:
-        """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor."""
-        return self.hidden_scale * rms_matched(layer)
+    @property
+    def hidden_rms(self) -> float:
+        """RMS of hidden updates at rate 1."""
+        return self.hidden_scale
+
+    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+        """The spectral norm, of hidden matrices only.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        return {"hidden": hidden}
+
+    def scale_of(self, spec: VariableSpec) -> float:
+        """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.
+
+        Args:
+            spec: A hidden variable.
+        """
+        return self.hidden_scale * rms_matched(spec)

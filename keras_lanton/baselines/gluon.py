@@ -1,5 +1,6 @@
-"""Gluon: LMO steps with a radius per layer."""
+"""Gluon: LMO updates with a radius per variable."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,24 +10,29 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import is_number
-from keras_lanton.arguments import shown
-from keras_lanton.base import State
-from keras_lanton.base import backend
-from keras_lanton.baselines.momentum import MomentumOptimizer
-from keras_lanton.norms import RMS
-from keras_lanton.norms import Norm
-from keras_lanton.norms import Sign
-from keras_lanton.norms import Spectral
-from keras_lanton.roles import Layer
-from keras_lanton.stacks import Stack
+from keras_lanton import backends
+from keras_lanton.norms.norms import RMS
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Sign
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.direction import Changes
+from keras_lanton.optimizers.direction import Direction
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import is_number
+from keras_lanton.validation import shown
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import Stack
 
-Tensor = Any
+backend = backends.load()
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class Gluon(MomentumOptimizer):
-    """LMO steps of a radius t per layer, fixed or by its smoothness.
+class Gluon(LMOOptimizer):
+    """LMO updates of a radius t per variable, fixed or by its smoothness.
 
         B <- b1 B + (1 - b1) G                                from 0
         X <- X + eta t LMO(B)
@@ -40,11 +46,13 @@ class Gluon(MomentumOptimizer):
         radii: Dict from regular expressions on variable paths to radii, at
             least 0; the first that matches counts, 1 where none does.
         smoothness: Likewise, to pairs (L0, L1), at least 0 and not both 0:
-            these layers' radii follow their gradient.
+            these variables' radii follow their gradient.
         beta_1: Decay of the momentum, in [0, 1).
+        newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at eta; at least 0, or None as published.
-        **kwargs: Arguments of `NormOptimizer`, e.g. `noise`, `nesterov`,
-            `ns_steps`, and of `LayerwiseOptimizer`.
+        name: Name of the optimizer.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, `nesterov`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it, or a pattern that matches
@@ -56,7 +64,7 @@ class Gluon(MomentumOptimizer):
         L0 and L1 to an earlier run.
     """
 
-    arguments = (*MomentumOptimizer.arguments, "radii", "smoothness")
+    arguments = (*LMOOptimizer.arguments, "radii", "smoothness")
 
     def __init__(
         self,
@@ -65,6 +73,7 @@ class Gluon(MomentumOptimizer):
         radii: Mapping[str, float] | None = None,
         smoothness: Mapping[str, Sequence[float]] | None = None,
         beta_1: float = 0.95,
+        newton_schulz: NewtonSchulz = NewtonSchulz(),
         weight_decay: float | None = None,
         name: str = "gluon",
         **kwargs: Any,
@@ -79,6 +88,7 @@ class Gluon(MomentumOptimizer):
         super().__init__(
             learning_rate,
             beta_1=beta_1,
+            newton_schulz=newton_schulz,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
@@ -89,12 +99,32 @@ class Gluon(MomentumOptimizer):
         }
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The norms of Scion and Lanton."""
+        """The norms of Scion and Lanton.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
         return {"hidden": hidden, "embedding": Sign(), "vector": RMS()}
 
-    def buffers(self) -> dict[str, list[tuple[tuple[int, ...], str]]]:
-        """Also checks that every pattern matches a variable."""
-        paths = [layer.path for layer in self.moving_layers]
+    def scale_of(self, spec: VariableSpec) -> float:
+        """The variable's fixed radius; 1 where it follows the gradient.
+
+        Args:
+            spec: The variable.
+        """
+        found = _first(self.radii, spec.path)
+        return 1.0 if found is None else float(found)
+
+    def make_direction(self, layout: VariableLayout) -> Direction:
+        """The LMO, with radii that follow the gradient where that is wanted.
+
+        Args:
+            layout: The variables.
+
+        Raises:
+            ValueError: If a pattern matches no variable.
+        """
+        paths = [spec.path for spec in layout.specs]
         for name in ("radii", "smoothness"):
             for pattern in getattr(self, name):
                 if not any(re.search(pattern, path) for path in paths):
@@ -102,40 +132,47 @@ class Gluon(MomentumOptimizer):
                         f"`{name}` has a pattern that matches no variable "
                         f"path. Allowed: {paths}. Received: {pattern!r}"
                     )
-        return super().buffers()
+        pairs = [_first(self.smoothness, p) or (np.nan, np.nan) for p in paths]
+        per_variable = np.array(pairs, "float32").reshape(-1, 2)
+        return AdaptiveRadius(
+            smoothness=per_variable[layout.variable_of_matrix],
+            transpose_scale=layout.transpose_scale,
+        )
 
-    def direction(
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptiveRadius(Direction):
+    """The LMO times a radius that follows the gradient.
+
+    Args:
+        smoothness: L0 and L1 of each matrix, `(matrices, 2)`; NaN where the
+            radius is fixed.
+        transpose_scale: Factor on the dual norm of matrices that are
+            transposed in their stack, `(matrices,)`.
+    """
+
+    smoothness: np.ndarray
+    transpose_scale: np.ndarray
+
+    def __call__(
         self,
+        norm: Norm,
         stack: Stack,
         matrices: np.ndarray,
         M: Tensor,
-        c: Sequence[Any],
-        new: State,
-    ) -> Tensor:
-        """The LMO, times the radius where that follows the gradient."""
-        O = self.norms[stack.role].lmo(M)
-        smoothness = self._smoothness()[matrices]
+        weights: Sequence[Any],
+        state: State,
+    ) -> tuple[Tensor, Changes]:
+        """T LMO(M); see the base class."""
+        O = norm.lmo(M)
+        smoothness = self.smoothness[matrices]
         if not np.isfinite(smoothness).any():
-            return O
+            return O, {}
         # <M, LMO(M)> = -||M||_*, whichever way the matrices lie.
         dual = -ops.sum(ops.cast(M, "float32") * O, axis=(-2, -1))
-        dual = dual * ops.convert_to_tensor(self._plan.flips[matrices])
+        dual = dual * ops.convert_to_tensor(self.transpose_scale[matrices])
         radius = _adaptive_radius(dual, smoothness)
-        return backend.scaled(O, radius[:, None, None])
-
-    def scale_of(self, layer: Layer) -> float:
-        """The layer's fixed radius; 1 where it follows the gradient."""
-        found = _first(self.radii, layer.path)
-        return 1.0 if found is None else float(found)
-
-    def _smoothness(self) -> np.ndarray:
-        """L0 and L1 of each matrix, `(matrices, 2)`; NaN where not given."""
-        pairs = [
-            _first(self.smoothness, layer.path) or (np.nan, np.nan)
-            for layer in self.moving_layers
-        ]
-        per_layer = np.array(pairs, "float32")
-        return np.take(per_layer, self._plan.owners, axis=0)
+        return backend.scale_(O, radius[:, None, None]), {}
 
 
 def _adaptive_radius(dual: Tensor, smoothness: np.ndarray) -> Tensor:

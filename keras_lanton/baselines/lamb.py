@@ -6,21 +6,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_lanton.base import backend
+from keras_lanton import backends
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
+from keras_lanton.types import Tensor
 
-Tensor = Any
+backend = backends.load()
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
 class Lamb(ElementwiseOptimizer):
-    """Adam's direction, scaled to each layer's weights.
+    """Adam's direction, scaled to each variable's weights.
 
         u = m^ / (sqrt(v^) + epsilon) + gamma X
         X <- X - eta ||X|| / ||u|| u        (X - eta u if either is zero)
 
     `keras.optimizers.Lamb` decays outside of the ratio, which is another
-    algorithm. A layer is a variable.
+    algorithm.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
@@ -59,18 +60,24 @@ class Lamb(ElementwiseOptimizer):
             **kwargs,
         )
 
-    def move(
+    def update_(
         self, X: Sequence[Tensor], U: Sequence[Tensor], rates: Tensor
     ) -> list[Tensor]:
-        """X <- X - rate ||X|| / ||u + gamma X|| (u + gamma X)."""
+        """X <- X - rate ||X|| / ||u + gamma X|| (u + gamma X).
+
+        Args:
+            X: Weights, one per variable; may be overwritten.
+            U: Directions, likewise.
+            rates: Rates, `(variables,)`.
+        """
         rates, gammas = backend.unpack(rates, self.weight_decays())
         steps = []
         for x, u, rate, gamma in zip(X, U, rates, gammas, strict=True):
             x = ops.cast(x, "float32")
             u = u + gamma * x
             steps.append(-rate * _trust_ratio(x, u) * u)
-        moved: list[Tensor] = backend.move(X, steps, [1.0] * len(X))
-        return moved
+        updated: list[Tensor] = backend.update_(X, steps, [1.0] * len(X))
+        return updated
 
 
 def _trust_ratio(x: Tensor, u: Tensor) -> Tensor:

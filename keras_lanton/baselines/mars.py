@@ -1,5 +1,6 @@
 """MARS-AdamW: AdamW on variance-reduced gradients, approximate mode."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,14 +8,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import AT_LEAST_0
-from keras_lanton.arguments import DECAY
-from keras_lanton.arguments import check_bool
-from keras_lanton.arguments import check_numbers
-from keras_lanton.base import State
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
-
-Tensor = Any
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import check_numbers
+from keras_lanton.validation import part_from_config
+from keras_lanton.validation import shown
 
 MATRICES = ("hidden", "embedding")
 
@@ -28,22 +29,20 @@ class Mars(ElementwiseOptimizer):
         m, v: moving means of c_t and c_t^2
         X <- X - eta (decay X + m^ / (sqrt(v^) + epsilon))
 
-    One gradient per step, which is the approximate mode. Vectors are moved by
-    plain AdamW, unless `optimize_1d`.
+    One gradient per step, which is the approximate mode. Plain AdamW updates
+    vectors.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
-        gamma: Of the correction, at least 0; 0 is AdamW.
+        gamma: Strength of the correction, at least 0; 0 is AdamW.
         beta_1: Decay of the mean of corrected gradients, in [0, 1).
         beta_2: Decay of the mean of their squares, in [0, 1).
         epsilon: Above 0.
-        optimize_1d: Whether vectors are treated like matrices.
-        adam_lr_ratio: Rate of the vectors' AdamW over the base rate, at least
-            0.
-        adam_beta_1: beta_1 of that AdamW.
-        adam_beta_2: beta_2 of that AdamW.
-        adam_weight_decay: Weight decay of that AdamW, at least 0.
-        weight_decay: Of the matrices, at least 0, or None.
+        auxiliary_adamw: AdamW of the vectors, with the epsilon of the
+            matrices. None: vectors are treated like matrices (the reference's
+            `optimize_1d`).
+        weight_decay: Decay of the matrices, at least 0, or None.
+        name: Name of the optimizer.
         **kwargs: Arguments of `LayerwiseOptimizer`.
 
     Raises:
@@ -56,16 +55,11 @@ class Mars(ElementwiseOptimizer):
         role hidden or embedding.
     """
 
-    slots = {**ElementwiseOptimizer.slots, "previous_gradient": None}
-    arguments = (
-        *ElementwiseOptimizer.arguments,
-        "gamma",
-        "optimize_1d",
-        "adam_lr_ratio",
-        "adam_beta_1",
-        "adam_beta_2",
-        "adam_weight_decay",
-    )
+    slot_dtypes = {
+        **ElementwiseOptimizer.slot_dtypes,
+        "previous_gradient": None,
+    }
+    arguments = (*ElementwiseOptimizer.arguments, "gamma")
 
     def __init__(
         self,
@@ -75,26 +69,15 @@ class Mars(ElementwiseOptimizer):
         beta_1: float = 0.95,
         beta_2: float = 0.99,
         epsilon: float = 1e-8,
-        optimize_1d: bool = False,
-        adam_lr_ratio: float = 1.0,
-        adam_beta_1: float = 0.9,
-        adam_beta_2: float = 0.95,
-        adam_weight_decay: float = 0.1,
+        auxiliary_adamw: AuxiliaryAdamW | None = AuxiliaryAdamW(
+            weight_decay=0.1
+        ),
         weight_decay: float | None = None,
         name: str = "mars",
         **kwargs: Any,
     ) -> None:
-        check_bool("optimize_1d", optimize_1d)
-        check_numbers(
-            {
-                "gamma": AT_LEAST_0,
-                "adam_lr_ratio": AT_LEAST_0,
-                "adam_beta_1": DECAY,
-                "adam_beta_2": DECAY,
-                "adam_weight_decay": AT_LEAST_0,
-            },
-            locals(),
-        )
+        check_numbers({"gamma": AT_LEAST_0}, gamma=gamma)
+        _check_adamw(auxiliary_adamw, epsilon)
         super().__init__(
             learning_rate,
             beta_1=beta_1,
@@ -105,18 +88,14 @@ class Mars(ElementwiseOptimizer):
             **kwargs,
         )
         self.gamma = float(gamma)
-        self.optimize_1d = bool(optimize_1d)
-        self.adam_lr_ratio = float(adam_lr_ratio)
-        self.adam_beta_1 = float(adam_beta_1)
-        self.adam_beta_2 = float(adam_beta_2)
-        self.adam_weight_decay = float(adam_weight_decay)
-        if not optimize_1d:
+        self.auxiliary_adamw = auxiliary_adamw
+        if auxiliary_adamw is not None:
             self.slot_roles = {"previous_gradient": MATRICES}
 
     def corrected(
         self, G: Sequence[Tensor], state: State, active: Tensor
     ) -> tuple[Sequence[Tensor], State]:
-        """c_t of the matrices, and g_t to come back to; see the base class."""
+        """c_t of the matrices, and g_t to be stored; see the base class."""
         C, last = list(G), []
         matrices = np.flatnonzero(self._is_matrix()).tolist()
         for i, before in zip(matrices, state["previous_gradient"], strict=True):
@@ -126,28 +105,39 @@ class Mars(ElementwiseOptimizer):
         return C, {"previous_gradient": last}
 
     def betas(self) -> list[tuple[float, float]]:
-        """Vectors have those of their AdamW."""
-        mars = (self.beta_1, self.beta_2)
-        adam = (self.adam_beta_1, self.adam_beta_2)
+        """Those of the matrices, or of the vectors' AdamW."""
+        mars, adamw = (self.beta_1, self.beta_2), self.auxiliary_adamw
+        if adamw is None:
+            return [mars] * len(self._layout.specs)
+        adam = (adamw.beta_1, adamw.beta_2)
         return [mars if matrix else adam for matrix in self._is_matrix()]
 
     def rates(self, eta: Tensor, t: Tensor) -> Tensor:
-        """Vectors have that of their AdamW."""
-        ratios = np.where(self._is_matrix(), 1.0, self.adam_lr_ratio)
+        """The base rate, times its ratio for the vectors' AdamW."""
+        if self.auxiliary_adamw is None:
+            return eta
+        ratio = self.auxiliary_adamw.lr_ratio
+        ratios = np.where(self._is_matrix(), 1.0, ratio)
         return eta * ops.convert_to_tensor(ratios, "float32")
 
     def weight_decays(self) -> Tensor:
-        """Vectors have that of their AdamW."""
-        matrix = self.weight_decay or 0.0
-        gammas = np.where(self._is_matrix(), matrix, self.adam_weight_decay)
+        """The decay of the matrices, or of the vectors' AdamW.
+
+        Returns:
+            `(variables,)` float32.
+        """
+        gamma, adamw = self.weight_decay or 0.0, self.auxiliary_adamw
+        own = None if adamw is None else adamw.weight_decay
+        vectors = gamma if own is None else own
+        gammas = np.where(self._is_matrix(), gamma, vectors)
         return ops.convert_to_tensor(
-            gammas * np.array(self.decayed_layers), "float32"
+            gammas * np.array(self._layout.decayed), "float32"
         )
 
     def _is_matrix(self) -> np.ndarray:
-        """Whether a layer's gradient is corrected, `(layers,)` bool."""
-        roles = [layer.role for layer in self.moving_layers]
-        return np.isin(roles, MATRICES) | self.optimize_1d
+        """Whether a variable's gradient is corrected, `(variables,)` bool."""
+        roles = [spec.role for spec in self._layout.specs]
+        return np.isin(roles, MATRICES) | (self.auxiliary_adamw is None)
 
     def _corrected(self, g: Tensor, g_last: Tensor) -> Tensor:
         """c_t, of norm 1 at most."""
@@ -155,3 +145,42 @@ class Mars(ElementwiseOptimizer):
         c = g + factor * (g - g_last)
         norm = ops.sqrt(ops.sum(c * c))
         return c / ops.maximum(norm, 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        part = keras.saving.serialize_keras_object(self.auxiliary_adamw)
+        return {**super().get_config(), "auxiliary_adamw": part}
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> "Mars":
+        """Inverse of `get_config`.
+
+        Args:
+            config: From `get_config`.
+            custom_objects: As Keras has them.
+        """
+        part = part_from_config(config.get("auxiliary_adamw"), custom_objects)
+        made: Mars = super().from_config(
+            {**config, "auxiliary_adamw": part}, custom_objects
+        )
+        return made
+
+
+def _check_adamw(part: Any, epsilon: float) -> None:
+    """ValueError unless AdamW updates vectors, by the same epsilon."""
+    if part is None:
+        return
+    if (
+        not isinstance(part, AuxiliaryAdamW)
+        or tuple(part.roles) != ("vector",)
+        or part.epsilon != epsilon
+        or part.epsilon_before_debiasing
+    ):
+        raise ValueError(
+            "`auxiliary_adamw` must be None or an `AuxiliaryAdamW` with "
+            f"roles=('vector',), epsilon={epsilon} (that of the matrices) and "
+            "epsilon_before_debiasing=False. "
+            f"Received: auxiliary_adamw={shown(part)}"
+        )

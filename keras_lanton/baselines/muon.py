@@ -5,56 +5,85 @@ from typing import Any
 
 import keras
 
-from keras_lanton.baselines.hybrid import HybridOptimizer
-from keras_lanton.roles import Layer
+from keras_lanton.baselines.roles import BOTH
+from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.variables.spec import VariableSpec
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class Muon(HybridOptimizer):
-    """Steps sqrt(max(1, d_out / d_in)) U V^T for all hidden matrices.
+class Muon(LMOOptimizer):
+    """Updates sqrt(max(1, d_out / d_in)) U V^T for all hidden matrices.
 
-    Embeddings, the head and vectors are moved by AdamW, whose rate is
-    `adam_lr_ratio` times that of the hidden layers. The reference leaves the
-    first convolution to AdamW too: `assign_role("vector", kernel)`.
+    AdamW updates embeddings, the head and vectors, at a rate of its own. The
+    reference leaves the first convolution to AdamW too:
+    `assign_role("vector", kernel)`.
 
     Args:
-        learning_rate: Of hidden layers: float, schedule, or callable.
-        adam_lr_ratio: Rate of AdamW over the base rate, at least 0. Defaults
-            to the reference's 3e-4 / 0.02.
-        epsilon: Of AdamW, above 0.
-        weight_decay: Decoupled, at each layer's rate; at least 0, or None.
-        **kwargs: Arguments of `HybridOptimizer`, e.g. `beta_1=0.95`,
-            `adam_beta_2=0.95`, `noise`, and of `LayerwiseOptimizer`.
+        learning_rate: Rate of the hidden matrices: float, schedule, or
+            callable.
+        beta_1: Decay of the hidden momentum, in [0, 1).
+        nesterov: Whether b1 B_t + (1 - b1) G_t is orthogonalized.
+        auxiliary_adamw: AdamW of embeddings, the head and vectors. Its
+            default `lr_ratio` is the reference's 3e-4 / 0.02.
+        newton_schulz: How hidden matrices are orthogonalized.
+        weight_decay: Decoupled, at each variable's rate; at least 0, or None.
+        name: Name of the optimizer.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
 
     References:
         Jordan et al. 2024, Muon; github.com/KellerJordan/Muon, muon.py. Its
-        scale takes the last two axes of a convolution's four; here it is that
-        of the matrix.
+        factor for convolutions is that of the kernel's last two axes, here it
+        is that of the matrix.
     """
 
     def __init__(
         self,
         learning_rate: Any = 0.02,
         *,
-        adam_lr_ratio: float = 0.015,
-        epsilon: float = 1e-10,
+        beta_1: float = 0.95,
+        nesterov: bool = True,
+        auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(
+            roles=BOTH, lr_ratio=0.015, epsilon=1e-10
+        ),
+        newton_schulz: NewtonSchulz = NewtonSchulz(),
         weight_decay: float | None = None,
         name: str = "muon",
         **kwargs: Any,
     ) -> None:
+        check_adamw_has_both(auxiliary_adamw)
         super().__init__(
             learning_rate,
-            adam_lr_ratio=adam_lr_ratio,
-            epsilon=epsilon,
+            beta_1=beta_1,
+            nesterov=nesterov,
+            auxiliary_adamw=auxiliary_adamw,
+            newton_schulz=newton_schulz,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
         )
 
-    def scale_of(self, layer: Layer) -> float:
-        """sqrt(max(1, d_out / d_in)), over the LMO's own factor."""
-        shape = layer.d_out / layer.d_in
+    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+        """The spectral norm, of hidden matrices only.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        return {"hidden": hidden}
+
+    def scale_of(self, spec: VariableSpec) -> float:
+        """sqrt(max(1, d_out / d_in)), over the LMO's own factor.
+
+        Args:
+            spec: A hidden variable.
+        """
+        shape = spec.d_out / spec.d_in
         return math.sqrt(max(1.0, shape)) / math.sqrt(shape)

@@ -7,28 +7,28 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.arguments import AT_LEAST_0
-from keras_lanton.arguments import BASE_NUMBERS
-from keras_lanton.arguments import check_bool
-from keras_lanton.arguments import check_choice
-from keras_lanton.arguments import check_numbers
-from keras_lanton.baselines.momentum import MomentumOptimizer
-from keras_lanton.norms import RMS
-from keras_lanton.norms import Features
-from keras_lanton.norms import Norm
-from keras_lanton.norms import Outputs
-from keras_lanton.norms import Sign
-from keras_lanton.norms import Spectral
-from keras_lanton.roles import Layer
-from keras_lanton.views import from_matrices
-
-Tensor = Any
+from keras_lanton.norms.norms import RMS
+from keras_lanton.norms.norms import ColNorm
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import RowNorm
+from keras_lanton.norms.norms import Sign
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.types import Tensor
+from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import BASE_NUMBERS
+from keras_lanton.validation import check_bool
+from keras_lanton.validation import check_choice
+from keras_lanton.validation import check_numbers
+from keras_lanton.variables.matrix_view import from_matrices
+from keras_lanton.variables.spec import VariableSpec
 
 NORMS = {
     "sign": Sign(),
     "rms": RMS(),
-    "col": Features(),
-    "row": Outputs(),
+    "col": ColNorm(),
+    "row": RowNorm(),
 }
 CHOICES = {
     "embedding_norm": ("sign", "col", "row"),
@@ -38,7 +38,7 @@ SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class Scion(MomentumOptimizer):
+class Scion(LMOOptimizer):
     """Conditional gradient steps: towards the edge of a ball, or along it.
 
         B <- b1 B + (1 - b1) G                                from 0
@@ -62,9 +62,11 @@ class Scion(MomentumOptimizer):
             norm's LMO (`"sign"` and `"col"` by d_in, `"row"` by
             sqrt(d_in)); the reference does not for tables of an untied head.
         vector_norm: `"rms"` or `"sign"`.
+        newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled decay, only where it is not constrained.
-        **kwargs: Arguments of `NormOptimizer`, e.g. `noise`, `ns_steps`, and
-            of `LayerwiseOptimizer`.
+        name: Name of the optimizer.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -75,7 +77,7 @@ class Scion(MomentumOptimizer):
     """
 
     arguments = (
-        *MomentumOptimizer.arguments,
+        *LMOOptimizer.arguments,
         *SCALES,
         *CHOICES,
         "constrained",
@@ -94,17 +96,24 @@ class Scion(MomentumOptimizer):
         embedding_norm: str = "sign",
         embedding_normalized: bool = True,
         vector_norm: str = "rms",
+        newton_schulz: NewtonSchulz = NewtonSchulz(),
         weight_decay: float | None = None,
         name: str = "scion",
         **kwargs: Any,
     ) -> None:
-        given = dict(locals())
-        check_numbers(dict.fromkeys(SCALES, AT_LEAST_0), given)
-        for choice, allowed in CHOICES.items():
-            check_choice(choice, given[choice], allowed)
+        check_numbers(
+            dict.fromkeys(SCALES, AT_LEAST_0),
+            hidden_scale=hidden_scale,
+            embedding_scale=embedding_scale,
+            vector_scale=vector_scale,
+        )
+        check_choice(
+            "embedding_norm", embedding_norm, CHOICES["embedding_norm"]
+        )
+        check_choice("vector_norm", vector_norm, CHOICES["vector_norm"])
         check_bool("constrained", constrained)
         check_bool("embedding_normalized", embedding_normalized)
-        check_numbers({"weight_decay": BASE_NUMBERS["weight_decay"]}, given)
+        check_numbers(BASE_NUMBERS, weight_decay=weight_decay)
         check_bool("nesterov", kwargs.get("nesterov", False))
         if constrained and weight_decay:
             raise ValueError(
@@ -120,6 +129,7 @@ class Scion(MomentumOptimizer):
         super().__init__(
             learning_rate,
             beta_1=beta_1,
+            newton_schulz=newton_schulz,
             weight_decay=weight_decay,
             name=name,
             **kwargs,
@@ -133,7 +143,11 @@ class Scion(MomentumOptimizer):
         self.vector_norm = vector_norm
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """A norm for every role."""
+        """A norm for every role.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
         return {
             "hidden": hidden,
             "embedding": NORMS[self.embedding_norm],
@@ -141,21 +155,29 @@ class Scion(MomentumOptimizer):
         }
 
     def weight_decays(self) -> Tensor:
-        """1 for all that decay, where it is constrained."""
+        """Constrained, 1 for all variables that decay.
+
+        Returns:
+            `(variables,)` float32.
+        """
         if not self.constrained:
             return super().weight_decays()
-        return ops.convert_to_tensor(np.array(self.decayed_layers), "float32")
+        return ops.convert_to_tensor(np.array(self._layout.decayed), "float32")
 
-    def scale_of(self, layer: Layer) -> float:
-        """rho, over what the LMO divides by where that is not wanted."""
-        if layer.role == "hidden":
+    def scale_of(self, spec: VariableSpec) -> float:
+        """rho, times the LMO's divisor where that is not wanted.
+
+        Args:
+            spec: The variable.
+        """
+        if spec.role == "hidden":
             return self.hidden_scale
-        if layer.role == "vector":
+        if spec.role == "vector":
             return self.vector_scale
         if self.embedding_normalized:
             return self.embedding_scale
         power = 0.5 if self.embedding_norm == "row" else 1.0
-        return self.embedding_scale * float(layer.d_in**power)
+        return self.embedding_scale * float(spec.d_in**power)
 
     def initialize(self, variables: Sequence[Any], seed: int = 0) -> None:
         """Draws hidden kernels and embeddings on the edges of their balls.
@@ -177,22 +199,23 @@ class Scion(MomentumOptimizer):
                 f"iterations={int(ops.convert_to_numpy(self._iterations))}"
             )
         random = np.random.default_rng(seed)
-        for variable, layer in zip(
-            self._moving_variables(), self.moving_layers, strict=True
+        for variable, spec in zip(
+            self._updated_variables(), self.updated_specs, strict=True
         ):
-            if layer.role == "vector":
+            if spec.role == "vector":
                 continue
-            shape = (layer.batch, layer.d_in, layer.d_out)
-            draw = random.standard_normal(shape)
-            if layer.role == "hidden":
-                U, _, V = np.linalg.svd(draw, full_matrices=False)
-                unit = U @ V * (layer.d_out / layer.d_in) ** 0.5
-            else:
-                lmo = self.norms[layer.role].lmo(
-                    ops.convert_to_tensor(draw, "float32")
-                )
-                unit = ops.convert_to_numpy(lmo)
-            whole = ops.convert_to_tensor(unit * self.scale_of(layer))
-            variable.assign(
-                ops.cast(from_matrices(whole, layer), variable.dtype)
-            )
+            unit = self._drawn(spec, random) * self.scale_of(spec)
+            whole = from_matrices(ops.convert_to_tensor(unit), spec.view)
+            variable.assign(ops.cast(whole, variable.dtype))
+
+    def _drawn(
+        self, spec: VariableSpec, random: np.random.Generator
+    ) -> np.ndarray:
+        """Random matrices of norm 1, `(batch, d_in, d_out)`."""
+        draw = random.standard_normal((spec.batch, spec.d_in, spec.d_out))
+        if spec.role == "hidden":
+            U, _, V = np.linalg.svd(draw, full_matrices=False)
+            return np.asarray(U @ V * (spec.d_out / spec.d_in) ** 0.5)
+        norm = self.norms_by_role()[spec.role]
+        lmo = norm.lmo(ops.convert_to_tensor(draw, "float32"))
+        return np.asarray(ops.convert_to_numpy(lmo))

@@ -1,0 +1,102 @@
+"""Lines 7 to 9 of Algorithm 1: noise, noise factors and layer rates.
+
+A layer of the paper is one matrix here. The noise is kept as sqrt(H), not H: H
+is the square of a gradient's norm and leaves float32 where the gradient itself
+does not. A matrix whose H is exactly 0 (nothing was measured yet) has ratio 1
+and takes no part in its group's maximum or means: else it would slow down the
+whole group.
+"""
+
+from collections.abc import Sequence
+
+from keras import ops
+
+from keras_lanton.types import Tensor
+
+
+def update_noise(noise: Tensor, d: Tensor, *, beta_2: float) -> Tensor:
+    """H_t = b2 H_{t-1} + (1 - b2) d_t^2, as its root [Alg. 1, line 7].
+
+    Args:
+        noise: sqrt(H_{t-1}), `(matrices,)`, float32.
+        d: Dual norms of the noise samples, `(matrices,)`, float32.
+        beta_2: Decay of H, in [0, 1).
+
+    Returns:
+        sqrt(H_t), `(matrices,)`, float32.
+    """
+    scale = ops.maximum(noise, d)
+    unit = ops.where(scale > 0, scale, 1.0)
+    H = beta_2 * (noise / unit) ** 2 + (1.0 - beta_2) * (d / unit) ** 2
+    return scale * ops.sqrt(H)
+
+
+def noise_factor(noise: Tensor, *, alpha: Tensor | float) -> Tensor:
+    """a_t = alpha / sqrt(alpha^2 + H_t) [Alg. 1, line 8].
+
+    Args:
+        noise: sqrt(H_t), `(matrices,)`, float32.
+        alpha: Number in the units of the noise; a scalar, or `(matrices,)`.
+
+    Returns:
+        a_t in (0, 1], `(matrices,)`, float32.
+    """
+    scale = ops.maximum(noise, alpha)
+    return (alpha / scale) / ops.sqrt(
+        (alpha / scale) ** 2 + (noise / scale) ** 2
+    )
+
+
+def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
+    """Root of the mean of H over each matrix' group, the unit of alpha.
+
+    Args:
+        noise: sqrt(H_t), `(matrices,)`, float32.
+        groups: One mask of its matrices for each group, `(matrices,)` bool.
+
+    Returns:
+        `(matrices,)`, float32; 1 in a group where nothing was measured.
+    """
+    result = ops.ones_like(noise)
+    for member in groups:
+        top = ops.max(ops.where(member, noise, 0.0))
+        unit = ops.where(top > 0, top, 1.0)
+        mean = _measured_mean((noise / unit) ** 2, noise, member)
+        rms = ops.where(top > 0, unit * ops.sqrt(mean), 1.0)
+        result = ops.where(member, rms, result)
+    return result
+
+
+def layer_ratio(
+    a: Tensor, noise: Tensor, *, groups: Sequence[Tensor], reduction: str
+) -> Tensor:
+    """sqrt(a_t^l / a_t^m), a_t^m the group's maximum [Alg. 1, line 9].
+
+    Args:
+        a: Noise factors, `(matrices,)`, float32.
+        noise: sqrt(H_t), `(matrices,)`, float32.
+        groups: One mask of its matrices for each group, `(matrices,)` bool.
+        reduction: `"max"` as printed, or `"mean"`: sqrt(a_t^l) over the
+            group's mean of it, so that the group's mean ratio is 1.
+
+    Returns:
+        `(matrices,)`, float32: at most 1 with `"max"`.
+    """
+    root = ops.sqrt(a)
+    result = ops.ones_like(root)
+    for member in groups:
+        if reduction == "max":
+            measured = ops.logical_and(member, noise > 0)
+            divisor = ops.max(ops.where(measured, root, 0.0))
+        else:
+            divisor = _measured_mean(root, noise, member)
+        ratio = root / ops.where(divisor > 0, divisor, 1.0)
+        result = ops.where(member, ratio, result)
+    return ops.where(noise > 0, result, 1.0)
+
+
+def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
+    measured = ops.logical_and(member, noise > 0)
+    count = ops.sum(ops.cast(measured, "float32"))
+    # Not a product with zeros: x of another group may be infinite.
+    return ops.sum(ops.where(measured, x, 0.0)) / ops.maximum(count, 1.0)

@@ -1,0 +1,222 @@
+"""The schedule of measurements: which matrices are measured on which step.
+
+In every `interval` steps each matrix is measured once. Staggered, a chunk of
+each group on every step: then no step is longer than another, and of the
+previous gradient only the chunk is kept that the next step measures.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_lanton.orthogonalization.batching import is_gathered_whole
+from keras_lanton.orthogonalization.batching import largest_size
+from keras_lanton.types import Tensor
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import Stack
+from keras_lanton.variables.stacks import positions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MeasurementGroup:
+    """One stack of matrices, measured chunk by chunk.
+
+    Chunk i is measured on the steps t with (t - first - offset) mod interval
+    equal to i, where `first` is the first step that can measure at all.
+
+    Args:
+        size: Matrices in each chunk; the last one is zero-padded.
+        stack: The stack.
+        chunks: Its parts.
+        offset: Steps by which this group starts late.
+        pauses: Whether there are steps on which no chunk is measured.
+        gathers_whole: Whether the whole stack is gathered as fast as a chosen
+            chunk.
+    """
+
+    size: int
+    stack: Stack
+    chunks: tuple[Stack, ...]
+    offset: int
+    pauses: bool
+    gathers_whole: bool
+
+    @property
+    def role(self) -> str:
+        """The role of all of its matrices."""
+        return self.chunks[0].role
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of a chunk."""
+        return self.size, self.chunks[0].rows, self.chunks[0].columns
+
+    def gather(self, i: int, tensors: Sequence[Tensor]) -> Tensor:
+        """Chunk i of the variables' tensors, zero-padded to `shape`.
+
+        Args:
+            i: Number of the chunk.
+            tensors: One per variable.
+        """
+        chunk = self.chunks[i].gather(tensors)
+        return _zero_padded(chunk, self.size - len(self.chunks[i]))
+
+    def gather_all(self, tensors: Sequence[Tensor]) -> Tensor:
+        """All chunks of the variables' tensors, `(chunks, *shape)`.
+
+        Args:
+            tensors: One per variable.
+        """
+        whole = self.stack.gather(tensors)
+        count = len(self.chunks)
+        whole = _zero_padded(whole, count * self.size - len(self.stack))
+        return ops.reshape(whole, (count, *self.shape))
+
+
+def _zero_padded(stack: Tensor, missing: int) -> Tensor:
+    """The stack with some matrices of zeros after it."""
+    if not missing:
+        return stack
+    return ops.pad(stack, ((0, missing), (0, 0), (0, 0)))
+
+
+def make_groups(
+    stacks: Sequence[Stack],
+    *,
+    interval: int,
+    staggered: bool,
+    max_bytes: int,
+    gathers_whole: Callable[[Stack], bool] = is_gathered_whole,
+) -> list[MeasurementGroup]:
+    """Measurement groups of all matrices, with steps of even work.
+
+    Args:
+        stacks: Stacks of equal views.
+        interval: Steps from one measurement of a matrix to the next.
+        staggered: Whether chunks are measured on different steps.
+        max_bytes: Memory for the temporaries of one chunk.
+        gathers_whole: Whether a stack is gathered whole.
+
+    Returns:
+        One group per stack of equal views, more where the stack is so large
+        that a chunk would need more than `max_bytes`.
+    """
+    count = sum(map(len, stacks))
+    steps = interval if staggered else 1
+    stacks = [
+        piece
+        for stack in stacks
+        for piece in stack.cut(steps * largest_size(stack, max_bytes))
+    ]
+    # The most expensive first, each where the steps have the least to do.
+    load = np.zeros(min(steps, count))
+    groups: dict[int, MeasurementGroup] = {}
+    costs = [_cost(stack) * len(stack) for stack in stacks]
+    for i in np.argsort(costs, kind="stable")[::-1]:
+        stack = stacks[i]
+        size = math.ceil(len(stack) / len(load))
+        chunks = stack.cut(size)
+        offset, load = _place(chunks, load)
+        groups[int(i)] = MeasurementGroup(
+            size=size,
+            stack=stack,
+            chunks=tuple(chunks),
+            offset=offset,
+            pauses=len(chunks) < interval,
+            gathers_whole=gathers_whole(stack),
+        )
+    return [groups[i] for i in range(len(stacks))]
+
+
+def _place(chunks: Sequence[Stack], load: np.ndarray) -> tuple[int, np.ndarray]:
+    """The offset with the lowest peak load, and the load that follows."""
+    added = np.zeros_like(load)
+    added[: len(chunks)] = [_cost(stack) * len(stack) for stack in chunks]
+    peaks = [np.max(load + np.roll(added, k)) for k in range(len(load))]
+    offset = int(np.argmin(peaks))
+    return offset, load + np.roll(added, offset)
+
+
+def _cost(stack: Stack) -> float:
+    """Multiply-adds, about, of measuring one matrix."""
+    area = stack.rows * stack.columns
+    return float(area * stack.rows if stack.role == "hidden" else area)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Placement:
+    """Where each of all matrices is measured, `(matrices,)` int32 each.
+
+    Args:
+        groups: Number of its group; 0 for matrices that are in none.
+        chunks: Number of its chunk in the group; -1 for those in none.
+        columns: Its place in the due chunks of all groups, concatenated.
+    """
+
+    groups: np.ndarray
+    chunks: np.ndarray
+    columns: np.ndarray
+
+
+def find_placement(
+    groups: Sequence[MeasurementGroup], specs: Sequence[VariableSpec]
+) -> Placement:
+    """Where the variables' matrices are measured.
+
+    Args:
+        groups: All measurement groups.
+        specs: The variables.
+    """
+    count = sum(spec.batch for spec in specs)
+    found = np.zeros((3, count), "int32")
+    found[1] = -1
+    start = 0
+    for k, group in enumerate(groups):
+        numbers = np.arange(len(group.stack))
+        found[:, positions(group.stack, specs)] = (
+            np.full_like(numbers, k),
+            numbers // group.size,
+            start + numbers % group.size,
+        )
+        start += group.size
+    return Placement(groups=found[0], chunks=found[1], columns=found[2])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MeasurementPlan:
+    """Everything that measuring needs to know of the variables.
+
+    Args:
+        layout: The variables.
+        groups: The measurement groups.
+        placement: Where each matrix is measured.
+        chunk_counts: Number of chunks of each group, int32; also the due
+            chunk of a group that pauses.
+    """
+
+    layout: VariableLayout
+    groups: tuple[MeasurementGroup, ...]
+    placement: Placement
+    chunk_counts: np.ndarray
+
+
+def plan_measurements(
+    layout: VariableLayout, groups: Sequence[MeasurementGroup]
+) -> MeasurementPlan:
+    """The plan of some measurement groups.
+
+    Args:
+        layout: The variables.
+        groups: The groups.
+    """
+    return MeasurementPlan(
+        layout=layout,
+        groups=tuple(groups),
+        placement=find_placement(groups, layout.specs),
+        chunk_counts=np.array([len(g.chunks) for g in groups], "int32"),
+    )

@@ -1,0 +1,1 @@
+"""The norm of each role: its LMO and its dual norm."""

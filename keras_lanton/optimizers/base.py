@@ -1,0 +1,708 @@
+"""The Keras side of an optimizer that updates all variables in one step.
+
+No algorithm is in here: `LayerwiseOptimizer` decides what every variable is,
+makes the state, takes the gradients from Keras' hooks, and calls `step_` with
+(gradients, weights, state, learning rate), which subclasses write.
+
+Private names of Keras that this package overrides or reads, all constant from
+3.10 to 3.15 (tests/keras/test_contract.py fails when one changes):
+`_backend_update_step` (JAX, PyTorch), `_distributed_tf_update_step`
+(TensorFlow), `_apply_weight_decay`, `_use_weight_decay`, `_get_variable_index`,
+`_check_variables_are_known`, `_var_key`, `_iterations`, `_learning_rate`,
+`_trainable_variables`, `_update_model_variables_moving_average`,
+`_model_variables_moving_average`.
+"""
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.optimizers.state import Buffer
+from keras_lanton.optimizers.state import StateVariables
+from keras_lanton.optimizers.state import check_saved
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import check_base_arguments
+from keras_lanton.validation import check_choice
+from keras_lanton.validation import check_patterns
+from keras_lanton.variables import table
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.sources import SpecSources
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.variables.spec import variable_path
+
+backend = backends.load()
+
+
+class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  # type: ignore[misc, name-defined]
+    """A Keras optimizer whose step sees all variables at once.
+
+    Subclasses write `step_`. The state that it takes and returns is a dict:
+
+    - one list of tensors per name in `slot_dtypes`, shaped as the updated
+      variables, or as those whose role is in `slot_roles`;
+    - one tensor or list of tensors per name that `lay_out_work` returns;
+    - `"last_step"`, `(variables,)` int32: number of the step in which each
+      variable last had a gradient, 0 if never.
+
+    Args:
+        learning_rate: Float, `keras.optimizers.schedules` schedule, or
+            callable without arguments.
+        nonfinite: `"skip"` or `"propagate"`.
+        weight_decay_exclude: Regular expressions on variable paths, or None.
+        roles: Records of an earlier optimizer, from its config.
+        **kwargs: Arguments of `keras.optimizers.Optimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+    """
+
+    # Names of the tensors that each variable has, and their dtypes; None is
+    # the variable's own.
+    slot_dtypes: dict[str, str | None] = {}
+    # Roles of the variables that have such a tensor, where not all have.
+    slot_roles: Mapping[str, tuple[str, ...]] = {}
+    # Arguments of subclasses that go to the config as they are.
+    arguments: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        *,
+        nonfinite: str = "skip",
+        weight_decay_exclude: Sequence[str] | None = None,
+        roles: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_choice("nonfinite", nonfinite, ("skip", "propagate"))
+        check_base_arguments(learning_rate, kwargs)
+        check_patterns(weight_decay_exclude)
+        super().__init__(learning_rate, **kwargs)
+        self.nonfinite = nonfinite
+        self._weight_decay_exclude = (
+            None
+            if weight_decay_exclude is None
+            else tuple(weight_decay_exclude)
+        )
+        self._sources = SpecSources(roles)
+
+    # The variables' roles.
+
+    def read_roles(self, model: keras.Model) -> "LayerwiseOptimizer":
+        """Takes roles and matrix views from the model's own layers.
+
+        Args:
+            model: A built model, before this optimizer's first step.
+
+        Returns:
+            This optimizer, so that it can stand in `compile`.
+
+        Raises:
+            ValueError: If the optimizer or not yet the model is built.
+        """
+        self._check_not_built("read_roles")
+        if not model.built or not model.trainable_variables:
+            raise ValueError(
+                "`read_roles` needs a built model with trainable variables: "
+                "call it on data once, or `model.build(input_shape)`. "
+                f"Received: model={model!r}"
+            )
+        self._sources.read_model(model, self._var_key)
+        return self
+
+    def assign_role(
+        self,
+        role: str,
+        variables: Any,
+        input_axes: int | Sequence[int] | None = None,
+        output_axes: int | Sequence[int] | None = None,
+    ) -> None:
+        """Sets the role of variables by hand, before the first step.
+
+        Args:
+            role: `"hidden"`, `"embedding"` or `"vector"`.
+            variables: A variable or a sequence of variables.
+            input_axes: Axes contracted with the layer's input. Axes in
+                neither tuple number the matrices of a stack.
+            output_axes: Axes of the layer's output.
+
+        Raises:
+            ValueError: For an unknown role, axes that overlap or do not
+                exist, a variable set twice, or a built optimizer.
+        """
+        self._check_not_built("assign_role")
+        if not isinstance(variables, (list, tuple)):
+            variables = [variables]
+        if not variables:
+            raise ValueError(
+                "`variables` must name at least one variable. "
+                f"Received: variables={variables!r}"
+            )
+        made: dict[Any, VariableSpec] = {}
+        for variable in variables:
+            key, path = self._var_key(variable), variable_path(variable)
+            if key in made:
+                raise ValueError(
+                    "`assign_role` takes each variable once. "
+                    f"Received: variables with {path!r} again"
+                )
+            made[key] = assigned_spec(
+                path, tuple(variable.shape), role, input_axes, output_axes
+            )
+        self._sources.assign(made)
+
+    @property
+    def schedule(self) -> Any:
+        """The `LearningRateSchedule` that was given, or None."""
+        given = self._learning_rate
+        schedules = keras.optimizers.schedules
+        is_one = isinstance(given, schedules.LearningRateSchedule)
+        return given if is_one else None
+
+    @property
+    def layers(self) -> tuple[VariableSpec, ...]:
+        """The decided specs, one per variable, in their order.
+
+        Raises:
+            ValueError: Before the optimizer is built.
+        """
+        if not self.built:
+            raise ValueError(
+                "`layers` is known once the optimizer is built: after the "
+                "first step, or `optimizer.build(model.trainable_variables)`."
+            )
+        return self._layout.all_specs
+
+    @property
+    def updated_specs(self) -> tuple[VariableSpec, ...]:
+        """The specs of the variables that `step_` updates.
+
+        All but the scales of float8 training, which Keras overwrites with
+        their gradient.
+
+        Raises:
+            ValueError: Before the optimizer is built.
+        """
+        return self._layout.specs if self.layers else ()
+
+    def summary(self, print_fn: Callable[[str], None] | None = None) -> None:
+        """Prints what was decided as a table, like `model.summary()`.
+
+        Path, shape, role and matrices of every variable, the RMS of its update
+        at learning rate 1, totals per role, the memory of the state, and which
+        views are guesses.
+
+        Args:
+            print_fn: Takes the table as a string. Defaults to `print`.
+
+        Raises:
+            ValueError: Before the optimizer is built.
+        """
+        steps = [self.describe_step(spec) for spec in self.layers]
+        table.print_summary(
+            self.layers, print_fn, steps=steps, notes=[self._memory()]
+        )
+
+    def describe_step(self, spec: VariableSpec) -> str:
+        """The size of a variable's updates, for `summary`; "" for none.
+
+        Args:
+            spec: One of `layers`.
+        """
+        return ""
+
+    def _memory(self) -> str:
+        """One line on the memory of the state."""
+        return table.describe_memory(
+            {
+                name: table.count_bytes(held)
+                for name, held in self._state.as_lists().items()
+            },
+            total=table.count_bytes(self.variables),
+            weights=table.count_bytes(self._trainable_variables),
+        )
+
+    def _check_not_built(self, method: str) -> None:
+        if self.built:
+            raise ValueError(
+                f"`{method}` must be called before the optimizer is built, "
+                "that is before its first step. Received: an optimizer built "
+                f"on {len(self.layers)} variables"
+            )
+
+    # Build.
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Decides specs, lays out the work and makes the state.
+
+        Args:
+            variables: The trainable variables, in the order of the state.
+
+        Raises:
+            ValueError: If roles were given for other variables than these.
+        """
+        if self.built:
+            return
+        specs = self.decide_specs(variables)
+        super().build(variables)
+        updated = [
+            i
+            for i, variable in enumerate(variables)
+            if not getattr(variable, "overwrite_with_gradient", False)
+        ]
+        decayed = self._decide_decay(variables)
+        self._layout = VariableLayout(
+            all_specs=specs,
+            updated=tuple(updated),
+            decayed=tuple(decayed[i] for i in updated),
+        )
+        buffers = self.lay_out_work(
+            self._layout, [variables[i] for i in updated]
+        )
+        self._state = self._make_state(variables, buffers)
+
+    def decide_specs(
+        self, variables: Sequence[Any]
+    ) -> tuple[VariableSpec, ...]:
+        """The specs that `build` on these variables would decide.
+
+        Args:
+            variables: The trainable variables.
+
+        Returns:
+            One spec per variable.
+
+        Raises:
+            ValueError: If roles were given for other variables than these.
+        """
+        keys = [self._var_key(variable) for variable in variables]
+        return self._sources.decide(keys, variables)
+
+    def _decide_decay(self, variables: Sequence[Any]) -> list[bool]:
+        """Whether weight decay applies to each variable."""
+        patterns = self._weight_decay_exclude or ()
+        paths = [variable_path(variable) for variable in variables]
+        for pattern in patterns:
+            if not any(re.search(pattern, path) for path in paths):
+                warnings.warn(
+                    "`weight_decay_exclude` has a pattern that matches no "
+                    f"variable path. Received: {pattern!r}",
+                    stacklevel=3,
+                )
+        return [
+            self._use_weight_decay(variable)
+            and not any(re.search(pattern, path) for pattern in patterns)
+            for variable, path in zip(variables, paths, strict=True)
+        ]
+
+    def lay_out_work(
+        self, layout: VariableLayout, variables: Sequence[Any]
+    ) -> dict[str, Buffer | list[Buffer]]:
+        """Fixes what `step_` works on together; called once, in `build`.
+
+        Args:
+            layout: The variables.
+            variables: The updated variables.
+
+        Returns:
+            The state that is not one tensor per variable, by name.
+        """
+        return {}
+
+    def _make_state(
+        self,
+        variables: Sequence[Any],
+        buffers: Mapping[str, Buffer | list[Buffer]],
+    ) -> StateVariables:
+        made: dict[str, Any] = {
+            name: self._add_slots(variables, name, dtype)
+            for name, dtype in self.slot_dtypes.items()
+        }
+        for name, buffer in buffers.items():
+            if isinstance(buffer, list):
+                made[name] = [
+                    self._add_buffer(f"{name}_{i}", one)
+                    for i, one in enumerate(buffer)
+                ]
+            else:
+                made[name] = self._add_buffer(name, buffer)
+        counts = Buffer((len(self._layout.specs),), "int32")
+        made["last_step"] = self._add_buffer("last_step", counts)
+        skipped = self._add_buffer("skipped_steps", Buffer((), "int32"))
+        return StateVariables(made, skipped)
+
+    def _add_buffer(self, name: str, buffer: Buffer) -> Any:
+        return self.add_variable(buffer.shape, "zeros", buffer.dtype, name=name)
+
+    def _add_slots(
+        self, variables: Sequence[Any], name: str, dtype: str | None
+    ) -> list[Any]:
+        """One variable per updated one, laid out as that is."""
+        layout = self._layout
+        chosen = [
+            variables[layout.updated[i]]
+            for i in layout.with_roles(self.slot_roles.get(name))
+        ]
+        if dtype is None:
+            return list(self.add_optimizer_variables(chosen, name))
+        return [
+            self.add_variable(
+                tuple(variable.shape),
+                "zeros",
+                dtype,
+                layout=getattr(variable, "_layout", None),
+                name=f"{variable_path(variable)}_{name}".replace("/", "_"),
+            )
+            for variable in chosen
+        ]
+
+    def exclude_from_weight_decay(
+        self, var_list: Any = None, var_names: Any = None
+    ) -> None:
+        """Keras' method, refused when it would come too late.
+
+        The config does not hold what it sets; it holds `weight_decay_exclude`.
+
+        Args:
+            var_list: Variables to exclude.
+            var_names: Regular expressions on variable names.
+
+        Raises:
+            ValueError: If the optimizer is built.
+        """
+        self._check_not_built("exclude_from_weight_decay")
+        super().exclude_from_weight_decay(var_list, var_names)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Loads the state, all of it or nothing.
+
+        Args:
+            store: Mapping of positions ("0", "1", ...) to arrays.
+
+        Raises:
+            ValueError: If there are more or fewer arrays than variables, an
+                array has another shape than its variable, or holds what this
+                state never holds.
+        """
+        if self.built:
+            if len(store.keys()) != len(self.variables):
+                raise ValueError(
+                    f"The optimizer's state is {len(self.variables)} arrays: "
+                    "the saved one is of another model or of other optimizer "
+                    "arguments. Nothing was loaded; "
+                    "`load_model(..., compile=False)` loads the model alone. "
+                    f"Received: {len(store.keys())} arrays"
+                )
+            skips = self.nonfinite == "skip"
+            for i, variable in enumerate(self.variables):
+                check_saved(i, variable, store, self._state, skips)
+        # Reads all of it again: a copy of the state may not fit into memory.
+        super().load_own_variables(store)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Number of steps that `nonfinite="skip"` left out."""
+        if not self.built:
+            return 0
+        return int(ops.convert_to_numpy(self._state.skipped_steps))
+
+    # The step.
+
+    def step_(
+        self,
+        G: Sequence[Tensor],
+        X: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        eta: Tensor,
+        t: Tensor,
+    ) -> tuple[list[Tensor], State]:
+        """One step of the algorithm, written by subclasses.
+
+        The tensors of X and the state may be overwritten: on PyTorch they are
+        the variables' own. Where no variable is active, X and all lists of
+        the state must come back as they are, whatever G holds: so JAX leaves
+        out non-finite steps.
+
+        Args:
+            G: Gradients, one per updated variable, shaped as the weights.
+            X: Weights, likewise.
+            state: See the class.
+            active: Which variables have a gradient that is not zero
+                everywhere, `(variables,)` bool. JAX sends zeros where the
+                other backends send none: both mean the same here.
+            eta: Learning rate, float32 scalar.
+            t: Number of this step, int32 scalar, from 1; skipped steps do
+                not count.
+
+        Returns:
+            The new weights and the new state.
+        """
+        raise NotImplementedError
+
+    def weight_decays(self) -> Tensor:
+        """The decay gamma of each updated variable, 0 where it is excluded.
+
+        Returns:
+            `(variables,)` float32.
+        """
+        gamma = self.weight_decay or 0.0
+        return ops.convert_to_tensor(
+            gamma * np.array(self._layout.decayed, "float32")
+        )
+
+    def new_state(
+        self, state: State, active: Tensor, t: Tensor, **changed: Any
+    ) -> State:
+        """The state after a step, for the end of `step_`.
+
+        Args:
+            state: The state before the step.
+            active: As `step_` has it.
+            t: As `step_` has it.
+            **changed: The entries that the step changed, by name; lists are
+                cast to the dtypes of the old.
+        """
+        for name, new in changed.items():
+            if isinstance(new, list):
+                changed[name] = cast_like(new, state[name])
+        last_step = ops.where(active, t, state["last_step"])
+        return {**state, **changed, "last_step": last_step}
+
+    def observe(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Sees every micro-batch's gradients, before accumulation.
+
+        Args:
+            gradients: As they came; None where there is none.
+            variables: Their variables.
+        """
+
+    def apply(
+        self,
+        grads: Sequence[Tensor],
+        trainable_variables: Sequence[Any] | None = None,
+    ) -> None:
+        """Keras' `apply`, on dense gradients of the variables' shapes.
+
+        Args:
+            grads: Gradients, one per variable; None where there is none.
+            trainable_variables: The variables, or a part of those that the
+                optimizer was built on. Defaults to all of them.
+
+        Raises:
+            ValueError: If a gradient has not its variable's shape, or a
+                variable is unknown.
+        """
+        grads = [backend.dense(gradient) for gradient in grads]
+        if not grads:  # Keras does nothing then.
+            return
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+            self.build(trainable_variables)
+            self._check_variables_are_known(trainable_variables)
+        if self.built:
+            variables = trainable_variables or self._trainable_variables
+            _check_shapes(grads, variables)
+            self.observe(grads, variables)
+            # A copy: on PyTorch the tensor would follow its variable.
+            skipped = ops.convert_to_tensor(self._state.skipped_steps)
+            self._state.skipped_before = skipped + 0
+        super().apply(grads, trainable_variables)
+
+    @backend.eager  # type: ignore[untyped-decorator]
+    def update_variables(
+        self,
+        gradients: Sequence[Tensor],
+        variables: Sequence[Any],
+        learning_rate: Any,
+    ) -> None:
+        """Reads everything, calls `step_`, assigns everything.
+
+        Args:
+            gradients: One per variable; unscaled, averaged and clipped.
+            variables: The variables that have a gradient on this step.
+            learning_rate: Scalar.
+        """
+        with backend.no_grad():
+            X = [ops.convert_to_tensor(v) for v in self._updated_variables()]
+            G = self._align(gradients, variables, X)
+            state = self._state.read()
+            skipped = ops.convert_to_tensor(self._state.skipped_steps)
+            t = ops.cast(self.iterations, "int32") - skipped + 1
+            eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
+
+            size = backend.abs_sums(G)
+            finite = ops.all(ops.isfinite(size))
+            active = size != 0
+            masks = self.nonfinite == "skip" and backend.is_compiled(finite)
+            if masks:
+                # A conditional around all variables takes long to compile.
+                active = ops.logical_and(active, finite)
+            step = functools.partial(self.step_, G, active=active, eta=eta, t=t)
+            runs = self._is_update_step() if masks else self._runs(finite)
+            if runs is None:
+                X_new, new_state = step(X, state)
+            else:
+                X_new, new_state = backend.replace_if(runs, step, X, state)
+            if masks:
+                _keep_arrays_unless(finite, new_state, state)
+            self._assign_all(X, X_new, state, new_state)
+            if self.nonfinite == "skip":
+                self.assign(
+                    self._state.skipped_steps,
+                    skipped + 1 - ops.cast(finite, "int32"),
+                )
+
+    # On TensorFlow Keras' own hook runs first: it sums over the replicas.
+    if not backend.SUMS_OVER_REPLICAS:
+        _backend_update_step = update_variables
+
+    def _updated_variables(self) -> list[Any]:
+        return [self._trainable_variables[i] for i in self._layout.updated]
+
+    def _align(
+        self,
+        gradients: Sequence[Tensor],
+        variables: Sequence[Any],
+        X: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """One gradient per updated variable, zero where none came."""
+        given = self._by_position(gradients, variables)
+        return [
+            ops.convert_to_tensor(given[i]) if i in given else ops.zeros_like(x)
+            for i, x in zip(self._layout.updated, X, strict=True)
+        ]
+
+    def _by_position(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> dict[int, Tensor]:
+        """Gradients by the positions of their variables."""
+        return {
+            self._get_variable_index(variable): gradient
+            for variable, gradient in zip(variables, gradients, strict=True)
+        }
+
+    def _runs(self, finite: Tensor) -> Tensor | None:
+        """Whether the step is taken, a boolean scalar; None if always."""
+        closes_window = self._is_update_step()
+        if self.nonfinite == "propagate":
+            return closes_window
+        if closes_window is None:
+            return finite
+        return ops.logical_and(finite, closes_window)
+
+    def _assign_all(
+        self,
+        X: Sequence[Tensor],
+        X_new: Sequence[Tensor],
+        state: State,
+        new_state: State,
+    ) -> None:
+        """Assigns what `step_` did not overwrite in place."""
+        targets = list(self._updated_variables())
+        before, after = list(X), list(X_new)
+        for name, held in self._state.as_lists().items():
+            targets += held
+            one = not isinstance(state[name], list)
+            before += [state[name]] if one else state[name]
+            after += [new_state[name]] if one else new_state[name]
+        for variable, old, new in zip(targets, before, after, strict=True):
+            if new is not old:
+                self.assign(variable, new)
+
+    def _update_model_variables_moving_average(
+        self, trainable_variables: Sequence[Any]
+    ) -> None:
+        """Keras' averages, which a skipped step leaves as they are."""
+        averages = [
+            average
+            for average in self._model_variables_moving_average
+            if average is not None
+        ]
+        before = [ops.convert_to_tensor(average) + 0 for average in averages]
+        super()._update_model_variables_moving_average(trainable_variables)
+        if self.nonfinite == "skip":
+            skipped = ops.not_equal(
+                ops.convert_to_tensor(self._state.skipped_steps),
+                self._state.skipped_before,
+            )
+            for average, old in zip(averages, before, strict=True):
+                new = ops.convert_to_tensor(average)
+                average.assign(ops.where(skipped, old, new))
+
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Does nothing: `step_` decays the weights, in line 10."""
+
+    # Config.
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        config: dict[str, Any] = super().get_config()
+        exclude = self._weight_decay_exclude
+        config.update(
+            nonfinite=self.nonfinite,
+            weight_decay_exclude=None if exclude is None else list(exclude),
+            roles=self._sources.to_config(self.layers if self.built else ()),
+            **{name: getattr(self, name) for name in self.arguments},
+        )
+        return config
+
+
+def upcast_half(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is.
+
+    Args:
+        x: A tensor of any float dtype.
+    """
+    name = keras.backend.standardize_dtype(x.dtype)
+    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
+
+
+def cast_like(
+    tensors: Sequence[Tensor], others: Sequence[Tensor]
+) -> list[Tensor]:
+    """Tensors in the dtypes of others.
+
+    Args:
+        tensors: Tensors of any dtype.
+        others: As many tensors.
+    """
+    return [ops.cast(x, y.dtype) for x, y in zip(tensors, others, strict=True)]
+
+
+def _keep_arrays_unless(finite: Tensor, new: State, old: State) -> None:
+    """Takes the old single tensors into the new state of a skipped step."""
+    for name, before in old.items():
+        if not isinstance(before, list):
+            new[name] = ops.where(finite, new[name], before)
+
+
+def _check_shapes(
+    gradients: Sequence[Tensor], variables: Sequence[Any]
+) -> None:
+    if len(gradients) != len(variables):
+        raise ValueError(
+            f"There must be one gradient, or None, for each of the "
+            f"{len(variables)} variables. Received: {len(gradients)} gradients"
+        )
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if gradient is not None and None not in tuple(gradient.shape):
+            wanted, found = tuple(variable.shape), tuple(gradient.shape)
+            if wanted != found:
+                raise ValueError(
+                    f"The gradient of {variable_path(variable)!r} must "
+                    f"have its shape {wanted}. Received: shape {found}"
+                )

@@ -1,0 +1,562 @@
+"""The one step of all optimizers whose updates are LMOs of norms.
+
+`LMOOptimizer.step_` is Algorithm 1. An optimizer chooses its parts: the norm
+of each role, the noise-adaptive rate, Newton-Schulz, AdamW for the other
+roles, how the momentum starts, and the direction.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.backends.functional import Devices
+from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.noise.report import NoiseSnapshot
+from keras_lanton.noise.report import report_noise
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.base import LayerwiseOptimizer
+from keras_lanton.optimizers.base import cast_like
+from keras_lanton.optimizers.base import upcast_half
+from keras_lanton.optimizers.direction import Direction
+from keras_lanton.optimizers.direction import with_changes
+from keras_lanton.optimizers.state import Buffer
+from keras_lanton.optimizers.work_plan import plan_work
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.types import ROLES
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import DECAY
+from keras_lanton.validation import DTYPES
+from keras_lanton.validation import check_bool
+from keras_lanton.validation import check_choice
+from keras_lanton.validation import check_numbers
+from keras_lanton.validation import check_part
+from keras_lanton.validation import part_from_config
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import Stack
+
+backend = backends.load()
+
+PARTS = ("noise", "newton_schulz", "auxiliary_adamw")
+
+
+class LMOOptimizer(LayerwiseOptimizer):
+    """An optimizer with a norm for each of some roles, and AdamW for others.
+
+        B_t = b1 B_{t-1} + (1 - b1) G_t                          line 5
+        O_t = LMO(B_t)                                           line 6
+        eta_t^l = eta_t times the ratio of `noise`               lines 7 to 9
+        X_{t+1} = (1 - eta_t gamma) X_t + eta_t^l s O_t          line 10
+
+    With `nesterov`, b1 B_t + (1 - b1) G_t goes to line 6. Subclasses choose
+    the parts: `make_norms`, `scale_of`, and where they need them
+    `make_direction` and `first_gradient_starts_momentum`.
+
+    Args:
+        learning_rate: Float, schedule, or callable without arguments.
+        beta_1: Decay of the momentum, in [0, 1).
+        nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
+        noise: Makes the learning rates depend on the gradient noise, or None.
+        newton_schulz: How hidden matrices are orthogonalized.
+        auxiliary_adamw: Updates the roles without a norm, or None.
+        momentum_dtype: Dtype of the momentum. Defaults to each variable's
+            own.
+        **kwargs: Arguments of `LayerwiseOptimizer`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+    """
+
+    arguments: tuple[str, ...] = ("beta_1", "nesterov", "momentum_dtype")
+    # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
+    first_gradient_starts_momentum = False
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        *,
+        beta_1: float,
+        nesterov: bool = False,
+        noise: NoiseAdaptiveRate | None = None,
+        newton_schulz: NewtonSchulz,
+        auxiliary_adamw: AuxiliaryAdamW | None = None,
+        momentum_dtype: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check_numbers({"beta_1": DECAY}, beta_1=beta_1)
+        check_bool("nesterov", nesterov)
+        check_part("noise", noise, NoiseAdaptiveRate, optional=True)
+        check_part("newton_schulz", newton_schulz, NewtonSchulz, optional=False)
+        check_part(
+            "auxiliary_adamw", auxiliary_adamw, AuxiliaryAdamW, optional=True
+        )
+        if momentum_dtype is not None:
+            check_choice("momentum_dtype", momentum_dtype, DTYPES, also="None")
+        super().__init__(learning_rate, **kwargs)
+        self.beta_1 = float(beta_1)
+        self.nesterov = bool(nesterov)
+        self.noise = noise
+        self.newton_schulz = newton_schulz
+        self.auxiliary_adamw = auxiliary_adamw
+        self.momentum_dtype = momentum_dtype
+        self.slot_dtypes = {"momentum": momentum_dtype, **self.slot_dtypes}
+        if noise is not None:
+            noise.check_accumulation(self.gradient_accumulation_steps)
+            self.slot_dtypes |= noise.slot_dtypes()
+        if auxiliary_adamw is not None:
+            self.slot_dtypes |= {"velocity": "float32"}
+            self.slot_roles = {**self.slot_roles, "velocity": self.adamw_roles}
+        # Now, not in `build`: refuses what the backend cannot do.
+        backend.devices((), newton_schulz.shard)
+
+    # The choice of parts.
+
+    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+        """The norm of each role that is updated by an LMO.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        raise NotImplementedError
+
+    def scale_of(self, spec: VariableSpec) -> float:
+        """The factor s on the LMO of a variable whose role has a norm.
+
+        Args:
+            spec: The variable.
+        """
+        raise NotImplementedError
+
+    @property
+    def hidden_rms(self) -> float | None:
+        """RMS of hidden updates at rate 1; None if it depends on the shape."""
+        return None
+
+    def make_direction(self, layout: VariableLayout) -> Direction:
+        """The part that turns momentum into a direction.
+
+        Args:
+            layout: The variables.
+        """
+        return Direction()
+
+    @property
+    def adamw_roles(self) -> tuple[str, ...]:
+        """Roles that AdamW updates."""
+        part = self.auxiliary_adamw
+        return () if part is None else tuple(part.roles)
+
+    def norms_by_role(self, devices: Devices | None = None) -> dict[str, Norm]:
+        """The norms of `make_norms`; known before `build`.
+
+        Args:
+            devices: Devices that share out the hidden matrices.
+        """
+        noise = self.noise
+        norms = self.make_norms(
+            Spectral(
+                rows=self.newton_schulz.rows,
+                nuclear_norm=noise.nuclear_norm() if noise else None,
+                dtype=self.newton_schulz.dtype,
+                devices=devices,
+            )
+        )
+        return {r: norms[r] for r in ROLES if r in norms}
+
+    def lay_out_work(
+        self, layout: VariableLayout, variables: Sequence[Any]
+    ) -> dict[str, Buffer | list[Buffer]]:
+        """Fixes norms, stacks, measurement groups and the direction.
+
+        Args:
+            layout: The variables.
+            variables: The updated variables.
+
+        Returns:
+            The state of the noise, by name.
+        """
+        devices = backend.devices(variables, self.newton_schulz.shard)
+        self._direction = self.make_direction(layout)
+        self._work = plan_work(
+            layout,
+            variables,
+            self.norms_by_role(devices),
+            self.scale_of,
+            self.noise,
+            max_bytes=self.newton_schulz.max_temporary_bytes,
+            devices=devices,
+        )
+        if self.noise is None:
+            return {}
+        kept = self.noise.buffers(self._work.measurements)
+        return {
+            "noise": Buffer((layout.matrices,), "float32"),
+            "measurements": Buffer((layout.matrices,), "int32"),
+            **{n: [Buffer(*one) for one in ones] for n, ones in kept.items()},
+        }
+
+    # The step.
+
+    def step_(
+        self,
+        G: Sequence[Tensor],
+        X: Sequence[Tensor],
+        state: State,
+        *,
+        active: Tensor,
+        eta: Tensor,
+        t: Tensor,
+    ) -> tuple[list[Tensor], State]:
+        """One step of Algorithm 1 [Alg. 1, lines 5 to 10].
+
+        Args:
+            G: Gradients, one per variable, shaped as the weights.
+            X: Weights, likewise; may be overwritten.
+            state: `"momentum"`, `"last_step"`; with AdamW `"velocity"` (of
+                its variables); with noise `"noise"`, `"measurements"` and, by
+                its reference, `"previous_gradient"` (one chunk per group) or
+                `"gradient_difference"`; may be overwritten.
+            active: Which variables have a gradient, `(variables,)` bool.
+            eta: Learning rate, float32 scalar.
+            t: Number of this step, int32 scalar, from 1.
+
+        Returns:
+            The new weights and the new state, in the dtypes of the old.
+        """
+        layout, work = self._layout, self._work
+        B_last = [upcast_half(b) for b in state["momentum"]]
+        G = cast_like(G, B_last)
+        mask = ops.cast(active, "float32")
+
+        # Lines 7 to 9 come first: line 5 may overwrite B_{t-1}.
+        ratio, changed = self._noise_ratio(G, B_last, state, active, t)
+        active_matrices = ops.take(mask, layout.variable_of_matrix)
+        rates = eta * ratio * active_matrices
+        rates = ops.convert_to_tensor(work.step_scales) * rates
+
+        c, nesterov_weight = self._momentum_weights(state["last_step"], mask)
+        decay_factor = 1.0 - eta * self.weight_decays() * mask
+        c, nesterov_weight, decay_factor, *adamw = backend.unpack(
+            c, nesterov_weight, decay_factor, *self._adamw_scalars(eta, mask)
+        )
+
+        # Line 5: B_t. `new` is the state as it grows.
+        B = backend.lerp_(B_last, G, c)
+        new = {**state, **changed, "momentum": B}
+
+        # Line 6: O_t. Line 10: X_{t+1}. One stack after the other, which keeps
+        # memory low where steps are eager.
+        X = list(X)
+        for stack, matrices in work.stacks:
+            M = self._with_nesterov(stack, B, G, nesterov_weight)
+            O, changes = self._direction(
+                work.norms[stack.role],
+                stack,
+                matrices,
+                work.gather(stack, M),
+                c,
+                new,
+            )
+            new = with_changes(new, changes)
+            update_stack_(X, stack, O, ops.take(rates, matrices), decay_factor)
+
+        if self.auxiliary_adamw is not None:
+            new["velocity"] = self._update_by_adamw_(X, G, new, adamw, t)
+        return X, self.new_state(state, active, t, **new)
+
+    def _noise_ratio(
+        self,
+        G: Sequence[Tensor],
+        B_last: Sequence[Tensor],
+        state: State,
+        active: Tensor,
+        t: Tensor,
+    ) -> tuple[Tensor, State]:
+        """Rates over eta_t, `(matrices,)`, and what changes of the state."""
+        if self.noise is None:
+            return ops.ones((self._layout.matrices,), "float32"), {}
+        return self.noise.update(
+            self._work.measurements,
+            self._work.norms,
+            G,
+            B_last,
+            state,
+            active=active,
+            t=t,
+        )
+
+    def _momentum_weights(
+        self, last_step: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The weight of G_t in B_t, and in what line 6 sees [Alg. 1, line 5].
+
+        The first is 1 - b1, 0 without a gradient, and 1 at a variable's first
+        gradient if that starts the momentum. The second is 1 - b1 or 0.
+        AdamW has its own b1, and its momentum starts at zero.
+        """
+        by_adamw = np.zeros(len(self._layout.specs), bool)
+        usual = np.full(len(by_adamw), 1.0 - self.beta_1)
+        if self.auxiliary_adamw is not None:
+            by_adamw[self._layout.with_roles(self.adamw_roles)] = True
+            usual[by_adamw] = 1.0 - self.auxiliary_adamw.beta_1
+        weight = ops.convert_to_tensor(usual, "float32")
+        if not self.first_gradient_starts_momentum:
+            return weight * mask, weight * mask
+        first = ops.logical_and(
+            last_step == 0, ops.convert_to_tensor(~by_adamw)
+        )
+        c = ops.where(first, 1.0, weight) * mask
+        return c, ops.minimum(c, weight)
+
+    def _with_nesterov(
+        self,
+        stack: Stack,
+        B: Sequence[Tensor],
+        G: Sequence[Tensor],
+        nesterov_weight: Sequence[Any],
+    ) -> Mapping[int, Tensor]:
+        """B_t, or b1 B_t + (1 - b1) G_t, of the stack's variables.
+
+        Only of a few at a time: all at once would be a copy of the model.
+        """
+        if not self.nesterov:
+            return {i: B[i] for i in stack.indices}
+        chosen = (
+            [x[i] for i in stack.indices] for x in (B, G, nesterov_weight)
+        )
+        return dict(zip(stack.indices, backend.lerp(*chosen), strict=True))
+
+    # AdamW, of the roles without a norm.
+
+    def weight_decays(self) -> Tensor:
+        """The decay gamma of each updated variable; AdamW may have its own.
+
+        Returns:
+            `(variables,)` float32.
+        """
+        gammas = super().weight_decays()
+        part = self.auxiliary_adamw
+        if part is None or part.weight_decay is None:
+            return gammas
+        by_adamw = np.zeros(len(self._layout.specs), bool)
+        by_adamw[self._layout.with_roles(self.adamw_roles)] = True
+        own = part.weight_decay * np.array(self._layout.decayed, "float32")
+        return ops.where(
+            ops.convert_to_tensor(by_adamw),
+            ops.convert_to_tensor(own, "float32"),
+            gammas,
+        )
+
+    def _adamw_scalars(self, eta: Tensor, mask: Tensor) -> list[Tensor]:
+        """Mask, rates and decay factors of AdamW, `(variables,)` each."""
+        if self.auxiliary_adamw is None:
+            return []
+        rates = eta * self.auxiliary_adamw.lr_ratio * mask
+        return [mask, rates, 1.0 - rates * self.weight_decays()]
+
+    def _update_by_adamw_(
+        self,
+        X: list[Tensor],
+        G: Sequence[Tensor],
+        new: State,
+        scalars: Sequence[Sequence[Any]],
+        t: Tensor,
+    ) -> list[Tensor]:
+        """Replaces AdamW's variables in X, and returns their velocity."""
+        part = self.auxiliary_adamw
+        chosen = self._layout.with_roles(self.adamw_roles)
+        if part is None or not chosen:
+            return list(new["velocity"])
+        mask, rates, decay_factors = ([s[i] for i in chosen] for s in scalars)
+        updated, velocity = part.update_(
+            [X[i] for i in chosen],
+            [G[i] for i in chosen],
+            [new["momentum"][i] for i in chosen],
+            new["velocity"],
+            active=mask,
+            rates=rates,
+            decay_factors=decay_factors,
+            t=t,
+        )
+        for i, x in zip(chosen, updated, strict=True):
+            X[i] = x
+        return velocity
+
+    def observe(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> None:
+        """Keeps the difference of odd and even micro-batches (Option II).
+
+        The step sees their mean only, so this is summed up here.
+
+        Args:
+            gradients: Gradients of this micro-batch; None where there is none.
+            variables: Their variables.
+        """
+        totals = self._state.by_name.get("gradient_difference")
+        if totals is None:
+            return
+        k = self.gradient_accumulation_steps
+        number = ops.convert_to_tensor(self._iterations) % k
+        # Means of k / 2 gradients each, of opposite signs, loss unscaled.
+        sign = 1 - 2 * (number % 2)
+        scale = k / 2 * (self.loss_scale_factor or 1.0)
+        given = self._by_position(gradients, variables)
+        for i, total in zip(self._layout.updated, totals, strict=True):
+            last = ops.convert_to_tensor(total)
+            last = ops.where(number == 0, ops.zeros_like(last), last)
+            if given.get(i) is not None:
+                term = ops.cast(given[i], last.dtype) / scale
+                last = last + ops.cast(sign, last.dtype) * term
+            self.assign(total, last)
+
+    # Reports.
+
+    def describe_step(self, spec: VariableSpec) -> str:
+        """The RMS of an update at learning rate 1, or "AdamW".
+
+        Args:
+            spec: One of `layers`.
+        """
+        norm = self.norms_by_role().get(spec.role)
+        if norm is None:
+            return "AdamW"
+        rms = norm.lmo_rms(spec.d_in, spec.d_out)
+        return f"{self.scale_of(spec) * rms:.3g}"
+
+    def noise_snapshot(self) -> NoiseSnapshot:
+        """The input of `noise_report`, as it is now.
+
+        It is copied on the device: training does not wait for it.
+
+        Raises:
+            ValueError: As `noise_report`.
+        """
+        self._check_measures("noise_snapshot")
+        state = self._state.by_name
+        constant = self.schedule is None
+        rate = ops.copy(self.learning_rate) if constant else None
+        return NoiseSnapshot(
+            noise=ops.copy(state["noise"]),
+            measurements=ops.copy(state["measurements"]),
+            iterations=ops.copy(self._iterations),
+            learning_rate=rate,
+        )
+
+    def noise_report(
+        self, snapshot: NoiseSnapshot | None = None
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """The measured noise and the rates that follow, by variable path.
+
+        Args:
+            snapshot: From `noise_snapshot`; None is now.
+
+        Returns:
+            For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
+            the units of the dual norm; `"ratio"`, the matrix' rate over the
+            base rate; `"learning_rate"`, their product in the last step (in
+            the first one, before it). Variables that AdamW updates have noise
+            0 and ratio 1: theirs is not measured. A path that occurs twice has
+            its position in `updated_specs` appended.
+
+        Raises:
+            ValueError: Before the optimizer is built, or without `noise`.
+        """
+        rate = self._check_measures("noise_report")
+        snapshot = snapshot or self.noise_snapshot()
+        eta = self._last_learning_rate(snapshot)
+        return report_noise(rate, self._layout, snapshot, eta)
+
+    def _check_measures(self, method: str) -> NoiseAdaptiveRate:
+        """The part that measures; ValueError before `build`, or without it."""
+        if self.layers and self.noise is not None:
+            return self.noise
+        raise ValueError(
+            f"`{method}` needs an optimizer that measures noise. "
+            f"Received: {type(self).__name__}(noise=None)"
+        )
+
+    def _last_learning_rate(self, snapshot: NoiseSnapshot) -> float:
+        """The rate eta_t of the last step, not of the one to come."""
+        rate = snapshot.learning_rate
+        if rate is None:
+            count = int(ops.convert_to_numpy(snapshot.iterations))
+            window = self.gradient_accumulation_steps or 1
+            last = max(count // window * window - 1, 0)
+            rate = backend.value_of(self.schedule, last)
+        return float(ops.convert_to_numpy(rate))
+
+    # Config.
+
+    def get_config(self) -> dict[str, Any]:
+        """Every argument and the decided roles, as JSON types."""
+        config = super().get_config()
+        for name in PARTS:
+            part = getattr(self, name)
+            config[name] = keras.saving.serialize_keras_object(part)
+        return config
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Any = None
+    ) -> "LMOOptimizer":
+        """Inverse of `get_config`.
+
+        Args:
+            config: From `get_config`.
+            custom_objects: As Keras has them.
+        """
+        config = dict(config)
+        for name in PARTS:
+            if name in config:
+                config[name] = part_from_config(config[name], custom_objects)
+        made: LMOOptimizer = super().from_config(config, custom_objects)
+        return made
+
+
+def update_stack_(
+    X: list[Tensor],
+    stack: Stack,
+    O: Tensor,
+    rates: Tensor,
+    decay_factor: Sequence[Any],
+) -> None:
+    """X <- decay_factor X + rate O, of a stack's variables [Alg. 1, line 10].
+
+    Args:
+        X: Weights, one per variable; those of the stack are replaced.
+        stack: A stack of whole variables.
+        O: `(n, rows, columns)`, as the stack; may be overwritten.
+        rates: Rate of each matrix in the stack, `(n,)`.
+        decay_factor: What weight decay leaves, one scalar per variable.
+    """
+    updated = backend.update_(
+        [X[i] for i in stack.indices],
+        stack.scatter(backend.scale_(O, rates[:, None, None])),
+        [decay_factor[i] for i in stack.indices],
+    )
+    for i, x in zip(stack.indices, updated, strict=True):
+        X[i] = x
+
+
+def rms_matched(spec: VariableSpec) -> float:
+    """The factor that gives a hidden LMO an RMS of 1, about that of AdamW.
+
+    sqrt(max(d_in, d_out)) U V^T over sqrt(d_out / d_in) U V^T.
+
+    Args:
+        spec: The variable.
+
+    References:
+        Liu et al. 2025, Muon is Scalable for LLM Training.
+    """
+    operator = (spec.d_out / spec.d_in) ** 0.5
+    return float(max(spec.d_in, spec.d_out) ** 0.5 / operator)

@@ -1,0 +1,146 @@
+"""Which matrices an optimizer works on together: fixed when it is built."""
+
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_lanton import backends
+from keras_lanton.backends.functional import Devices
+from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.noise.schedule import MeasurementPlan
+from keras_lanton.noise.schedule import make_groups
+from keras_lanton.noise.schedule import plan_measurements
+from keras_lanton.norms.norms import Norm
+from keras_lanton.orthogonalization.batching import stack_size
+from keras_lanton.orthogonalization.batching import temporary_bytes
+from keras_lanton.types import Tensor
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import Stack
+from keras_lanton.variables.stacks import equal_stacks
+from keras_lanton.variables.stacks import positions
+
+backend = backends.load()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WorkPlan:
+    """What one step does together.
+
+    Args:
+        norms: Norm of each role that has one.
+        stacks: Stacks that are updated together, each with the positions of
+            its matrices among all matrices, `(n,)` int32.
+        measurements: What is measured together, and when.
+        step_scales: Factor s on the LMO of each matrix as it lies in its
+            stack, `(matrices,)` float32; 0 where the role has no norm.
+        placements: Where each updated variable's weights lie, as the backend
+            says it.
+    """
+
+    norms: Mapping[str, Norm]
+    stacks: tuple[tuple[Stack, np.ndarray], ...]
+    measurements: MeasurementPlan
+    step_scales: np.ndarray
+    placements: tuple[Any, ...]
+
+    def gather(self, stack: Stack, tensors: Mapping[int, Tensor]) -> Tensor:
+        """The matrices of a stack, `(n, rows, columns)`.
+
+        Args:
+            stack: A stack of whole variables.
+            tensors: One per variable of the stack, by its position.
+        """
+        indices = stack.indices
+        found = backend.laid_out(
+            [tensors[i] for i in indices], [self.placements[i] for i in indices]
+        )
+        return stack.gather(dict(zip(indices, found, strict=True)))
+
+    def temporary_bytes(self) -> int:
+        """The most that one stack or chunk needs beyond the state."""
+        work = [len(s) * temporary_bytes(s) for s, _ in self.stacks]
+        for group in self.measurements.groups:
+            work.append(group.size * temporary_bytes(group.chunks[0]))
+        return max(work, default=0)
+
+
+def plan_work(
+    layout: VariableLayout,
+    variables: Sequence[Any],
+    norms: Mapping[str, Norm],
+    scale_of: Callable[[VariableSpec], float],
+    noise: NoiseAdaptiveRate | None,
+    *,
+    max_bytes: int,
+    devices: Devices | None,
+) -> WorkPlan:
+    """The plan of an optimizer's work.
+
+    Args:
+        layout: The variables.
+        variables: The updated variables.
+        norms: Norm of each role that has one.
+        scale_of: Step scale of a variable whose role has a norm.
+        noise: What measures noise, or None.
+        max_bytes: Memory for the temporaries of one stack.
+        devices: Devices that share out the work.
+    """
+    stacks = equal_stacks(layout.specs, tuple(norms))
+    groups = (
+        make_groups(
+            stacks,
+            interval=noise.interval,
+            staggered=noise.schedule == "staggered",
+            max_bytes=max_bytes,
+            **({} if devices is None else {"gathers_whole": _never}),
+        )
+        if noise
+        else ()
+    )
+    places = (
+        backend.layouts(variables) if devices else [None] * len(layout.specs)
+    )
+    return WorkPlan(
+        norms=norms,
+        stacks=tuple(_cut_stacks(layout, stacks, max_bytes, devices)),
+        measurements=plan_measurements(layout, groups),
+        step_scales=_step_scales(layout, norms, scale_of),
+        placements=tuple(places),
+    )
+
+
+def _never(stack: Stack) -> bool:
+    """Whole stacks are not gathered where devices share out the work."""
+    return False
+
+
+def _cut_stacks(
+    layout: VariableLayout,
+    stacks: Sequence[Stack],
+    max_bytes: int,
+    devices: Devices | None,
+) -> list[tuple[Stack, np.ndarray]]:
+    return [
+        (piece, positions(piece, layout.specs))
+        for stack in stacks
+        for piece in stack.cut(
+            stack_size(stack, max_bytes, devices), whole_variables=True
+        )
+    ]
+
+
+def _step_scales(
+    layout: VariableLayout,
+    norms: Mapping[str, Norm],
+    scale_of: Callable[[VariableSpec], float],
+) -> np.ndarray:
+    scales = [
+        scale_of(spec) if spec.role in norms else 0.0 for spec in layout.specs
+    ]
+    per_matrix = np.array(scales)[layout.variable_of_matrix]
+    return np.asarray(per_matrix * layout.transpose_scale, "float32")

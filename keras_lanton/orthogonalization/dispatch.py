@@ -1,0 +1,131 @@
+"""Which form of Newton-Schulz is the cheapest stable one on this machine."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from keras_lanton import backends
+from keras_lanton.orthogonalization.batching import one_by_one
+from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
+from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+from keras_lanton.orthogonalization.newton_schulz import restart_rows
+from keras_lanton.orthogonalization.symmetric_products import BlockProducts
+from keras_lanton.orthogonalization.symmetric_products import Products
+from keras_lanton.types import Row
+from keras_lanton.types import Tensor
+
+backend = backends.load()
+
+# Short side from which a CPU is faster with products in blocks. More blocks
+# save little more and take long to compile.
+BLOCKS_FROM = 384
+BLOCKS = 2
+
+
+def working_dtype(dtype: str) -> str:
+    """The dtype of the products of Newton-Schulz.
+
+    Args:
+        dtype: A float dtype, or `"auto"`: float32 on a CPU, float16 on a GPU
+            (eight times finer than bfloat16, and X is normalized before),
+            bfloat16 on a TPU, which has no float16.
+
+    Returns:
+        `"float32"`, `"float16"` or `"bfloat16"`.
+    """
+    if dtype != "auto":
+        return dtype
+    return {"cpu": "float32", "tpu": "bfloat16"}.get(
+        backend.device(), "float16"
+    )
+
+
+def products(side: int) -> Products:
+    """The fastest way to multiply matrices of a size.
+
+    Args:
+        side: Their short side.
+
+    Returns:
+        `BlockProducts` for large matrices on a CPU, `Products` elsewhere, with
+        the GPU's kernel if that is turned on.
+    """
+    if backend.device() == "cpu" and side >= BLOCKS_FROM:
+        return BlockProducts(BLOCKS, backend.add_products)
+    if backends.uses_gpu_kernels() and backend.device() == "gpu":
+        return Products(backend.gpu_product, share=0.5)
+    return Products(add=backend.add_products)
+
+
+def polar_factor(
+    d_in: int,
+    d_out: int,
+    *,
+    rows: Sequence[Row],
+    dtype: str,
+    factor: float = 1.0,
+) -> Callable[[Tensor], Tensor]:
+    """Newton-Schulz of a stack of matrices of one shape.
+
+    Args:
+        d_in: Rows of the matrices.
+        d_out: Their columns.
+        rows: Coefficients, one row per step.
+        dtype: See `working_dtype`.
+        factor: What the result is multiplied by, matrix by matrix: a pass
+            over the whole stack would find none of it in a CPU's cache.
+
+    Returns:
+        A function of a stack `(batch, d_in, d_out)`, to float32.
+    """
+    form = cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
+    return one_by_one(
+        lambda X: backend.scale_(form(X), factor), min(d_in, d_out)
+    )
+
+
+def cheapest_form(
+    d_in: int, d_out: int, *, rows: Sequence[Row], dtype: str
+) -> functools.partial[Tensor]:
+    """The cheapest stable form of Newton-Schulz for matrices of a shape.
+
+    Args:
+        d_in: Rows of the matrices.
+        d_out: Their columns.
+        rows: Coefficients, one row per step.
+        dtype: See `working_dtype`.
+
+    Returns:
+        `newton_schulz` or `gram_newton_schulz`, of `(..., d_in, d_out)`, with
+        everything but the matrices bound.
+    """
+    short, long = sorted((d_in, d_out))
+    dtype = working_dtype(dtype)
+    options: dict[str, Any] = {
+        "rows": tuple(rows),
+        "dtype": dtype,
+        "products": products(short),
+        "unit_norm": backend.unit_norm,
+    }
+    if long / short <= crossover(options["products"].share):
+        return functools.partial(newton_schulz, **options)
+    precision = dtype
+    if dtype == "float32" and backend.device() != "cpu":
+        precision = "tensorfloat32" if backend.tensorfloat32() else dtype
+    restarts = restart_rows(tuple(rows), precision)
+    return functools.partial(gram_newton_schulz, restarts=restarts, **options)
+
+
+def crossover(share: float) -> float:
+    """Aspect ratio r from which the Gram form has less to multiply.
+
+    With symmetric products at a share c of dense ones, T rows and k restarts
+    the standard form costs T (2 c r + 2 c + 2 r), the Gram form
+    (1 + k) (2 c r + 2 r) + (8 T - 6 - 6 k) c, in units of the short side
+    cubed: equal at r = 3 c / (1 + c), for any T and k.
+
+    Args:
+        share: What a symmetric product costs of a dense one, above 0.
+    """
+    return 3.0 * share / (1.0 + share)

@@ -1,0 +1,1 @@
+"""Tools for users: explanations, a learning-rate finder, a self-check."""

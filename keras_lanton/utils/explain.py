@@ -1,0 +1,298 @@
+"""Explains in words how an optimizer will update a model."""
+
+import collections
+import math
+import re
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.lanton import Lanton
+from keras_lanton.optimizers.base import LayerwiseOptimizer
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.optimizers.migration import RATE_OVER_ADAMW
+from keras_lanton.optimizers.migration import rate_of
+from keras_lanton.types import ROLES
+from keras_lanton.validation import is_number
+from keras_lanton.validation import shown
+from keras_lanton.variables.block_kinds import block_of
+from keras_lanton.variables.spec import VariableSpec
+
+backend = backends.load()
+
+FUSED = re.compile(r"qkv|c_attn|in_proj|query_key_value", re.IGNORECASE)
+ATTENTION = re.compile(r"attention|attn|/mha", re.IGNORECASE)
+MANY_OUTPUTS = 8192
+USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
+# Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
+# the most of the paper's tables.
+OVER_ADAMW = (2.0, 50.0)
+
+
+def explain(
+    model: Any,
+    optimizer: Any = None,
+    *,
+    adamw: Any = None,
+    print_fn: Callable[[str], Any] | None = None,
+) -> None:
+    """Explains in words how the optimizer will update a model.
+
+    Before training, and without making any state: the role of every variable,
+    the size of its updates, the noise that is measured, and what looks
+    suspicious: views that are guesses, a head that is treated as hidden, a
+    kernel that holds queries, keys and values, an unusual learning rate.
+
+    Args:
+        model: A built model.
+        optimizer: An optimizer of this package. Defaults to the one that the
+            model is compiled with, or to `Lanton()`.
+        adamw: The optimizer that trained the model until now, a
+            `keras.optimizers.AdamW`, or its learning rate, to compare rates;
+            or None.
+        print_fn: Takes the text. Defaults to `print`.
+
+    Raises:
+        ValueError: If the model is not built, for an optimizer of another
+            package, or an `adamw` that is none.
+
+    Examples:
+        >>> explain(model)  # doctest: +ELLIPSIS
+        ...
+    """
+    variables = getattr(model, "trainable_variables", None)
+    if not variables:
+        raise ValueError(
+            "`explain` needs a built model with trainable variables: call it "
+            "on data once, or `model.build(input_shape)`. "
+            f"Received: model={shown(model)}"
+        )
+    adamw_rate = None if adamw is None else _rate_of_adamw(adamw)
+    optimizer = _own(optimizer, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # guesses are told below
+        specs = (
+            optimizer.layers
+            if optimizer.built
+            else optimizer.decide_specs(variables)
+        )
+    rate = _highest(optimizer.schedule or optimizer.learning_rate)
+    lines = [_heading(model, optimizer, specs, rate)]
+    lines += [
+        _role(role, [x for x in specs if x.role == role], optimizer, rate)
+        for role in ROLES
+        if any(spec.role == role for spec in specs)
+    ]
+    lines += list(_rest(optimizer))
+    found = list(_suspicions(specs, optimizer, rate, adamw_rate))
+    lines.append("Look at:" if found else "Nothing looks suspicious.")
+    lines += [f"- {one}" for one in found]
+    (print_fn or print)("\n".join(lines))
+
+
+def _own(optimizer: Any, model: Any) -> LayerwiseOptimizer:
+    """The optimizer to explain."""
+    if optimizer is None:
+        optimizer = getattr(model, "optimizer", None)
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        return inner if isinstance(inner, LayerwiseOptimizer) else Lanton()
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not isinstance(inner, LayerwiseOptimizer):
+        raise ValueError(
+            "`optimizer` must be one of keras_lanton. "
+            f"Received: optimizer={shown(optimizer)}"
+        )
+    return inner
+
+
+def _rate_of_adamw(adamw: Any) -> float:
+    """The learning rate of AdamW; of a schedule the highest."""
+    if is_number(adamw, lambda x: x > 0):
+        return float(adamw)
+    if isinstance(adamw, keras.optimizers.Adam):  # AdamW is one
+        return _highest(rate_of(adamw.get_config()))
+    raise ValueError(
+        "`adamw` must be None, a `keras.optimizers.AdamW` or `Adam`, or its "
+        f"learning rate, above 0. Received: adamw={shown(adamw)}"
+    )
+
+
+def _highest(rate: Any) -> float:
+    """A rate; of a schedule the highest of 60 steps spread over a million."""
+    if not isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return float(ops.convert_to_numpy(rate))
+    steps = np.unique(np.geomspace(1, 1e6, 60).astype(int)) - 1
+    rates = [backend.value_of(rate, int(step)) for step in steps]
+    return max(float(ops.convert_to_numpy(one)) for one in rates)
+
+
+# -- The updates -------------------------------------------------------------
+
+
+def _heading(
+    model: Any,
+    optimizer: LayerwiseOptimizer,
+    specs: Sequence[VariableSpec],
+    rate: float,
+) -> str:
+    return (
+        f"{type(optimizer).__name__} updates the {_size(specs):,} trainable "
+        f"weights of {model.name} ({len(specs)} variables) at a learning "
+        f"rate of up to {rate:.3g}."
+    )
+
+
+def _size(specs: Sequence[VariableSpec]) -> int:
+    return sum(math.prod(spec.shape) for spec in specs)
+
+
+def _role(
+    role: str,
+    specs: Sequence[VariableSpec],
+    optimizer: LayerwiseOptimizer,
+    rate: float,
+) -> str:
+    """The variables of a role, and the size of their updates."""
+    matrices = sum(spec.batch for spec in specs)
+    blocks = collections.Counter(block_of(spec) for spec in specs)
+    kinds = ", ".join(f"{count} {name}" for name, count in blocks.items())
+    text = f"{role}: {len(specs)} variables ({kinds}), {_size(specs):,} weights"
+    if matrices > len(specs):
+        text += f" in {matrices} matrices"
+    steps = sorted({optimizer.describe_step(spec) for spec in specs})
+    if steps == [""]:
+        return f"{text}."
+    if steps == ["AdamW"]:
+        part = getattr(optimizer, "auxiliary_adamw", None)
+        ratio = 1.0 if part is None else part.lr_ratio
+        return f"{text}; AdamW updates them, at {ratio:g} times the rate."
+    sizes = sorted(float(step) for step in steps)
+    span = " to ".join(
+        f"{x * rate:.3g}" for x in dict.fromkeys((sizes[0], sizes[-1]))
+    )
+    return f"{text}; {HOW[role]}, updates of RMS {span}."
+
+
+HOW = {
+    "hidden": "their momentum is orthogonalized",
+    "embedding": "by their momentum's signs or rows",
+    "vector": "by their normalized momentum",
+}
+REFERENCES = {
+    "previous_gradient": "the gradient minus that of the step before",
+    "independent_gradient": "odd minus even micro-batches",
+    "momentum": "the gradient minus the momentum",
+}
+
+
+def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
+    """Noise and weight decay."""
+    if isinstance(optimizer, LMOOptimizer) and optimizer.noise is not None:
+        rate = optimizer.noise
+        roles = " and ".join(r for r in ROLES if r in optimizer.norms_by_role())
+        yield (
+            f"Noise of {roles} matrices: {REFERENCES[rate.reference]}, "
+            f"each matrix once in {rate.interval} steps; within a role "
+            "the noisier matrices get smaller updates "
+            f"(alpha={rate.alpha:g}, relative to the role's "
+            f"{rate.group_reduction})."
+        )
+    decay = optimizer.weight_decay
+    excluded = optimizer.get_config()["weight_decay_exclude"]
+    yield (
+        f"Weight decay {decay:g} times the learning rate"
+        + (f", but for {', '.join(excluded)}." if excluded else ".")
+        if decay
+        else "No weight decay."
+    )
+
+
+# -- What looks suspicious ---------------------------------------------------
+
+
+def _suspicions(
+    specs: Sequence[VariableSpec],
+    optimizer: LayerwiseOptimizer,
+    rate: float,
+    adamw: float | None,
+) -> Iterator[str]:
+    for spec in specs:
+        if spec.guessed:
+            yield (
+                f"{spec.path} {spec.shape}: nothing explains its view, the "
+                "last axis is taken as output. `optimizer.read_roles(model)` "
+                "reads it from the model's layers, `assign_role` sets it."
+            )
+    yield from _heads(specs)
+    for spec in specs:
+        if spec.role == "hidden" and _fused(spec):
+            yield (
+                f"{spec.path} {spec.shape} seems to hold queries, keys and "
+                "values: they are orthogonalized, and slowed down, as one "
+                "matrix. Three kernels would be three matrices."
+            )
+    if isinstance(optimizer, Lanton):
+        yield from _rates(rate, adamw)
+
+
+def _heads(specs: Sequence[VariableSpec]) -> Iterator[str]:
+    """Hidden kernels that look like heads."""
+    tables = {
+        spec.d_out: spec.path
+        for spec in specs
+        if spec.role == "embedding"
+        and block_of(spec) in ("embedding", "position")
+    }
+    for spec in specs:
+        if spec.role != "hidden" or len(spec.shape) != 2:
+            continue
+        if spec.d_out in tables and spec.d_out > spec.d_in:
+            why = f"as many outputs as {tables[spec.d_out]} has rows"
+        elif spec.d_out >= MANY_OUTPUTS and spec.d_out > 4 * spec.d_in:
+            why = f"{spec.d_out:,} outputs"
+        else:
+            continue
+        yield (
+            f"{spec.path} {spec.shape} is treated as hidden, with {why}. If "
+            'it is the head: `optimizer.assign_role("embedding", kernel, '
+            "input_axes=0, output_axes=1)`."
+        )
+
+
+def _fused(spec: VariableSpec) -> bool:
+    if spec.batch > 1 or not spec.d_out > spec.d_in:
+        return False
+    wide = spec.d_out == 3 * spec.d_in and ATTENTION.search(spec.path)
+    return bool(wide or FUSED.search(spec.path))
+
+
+def _rates(rate: float, adamw: float | None) -> Iterator[str]:
+    """A rate far from those that Lanton trains well with."""
+    low, high = USUAL_RATES
+    if adamw is not None:
+        least, most = (factor * adamw for factor in OVER_ADAMW)
+        if not least <= rate <= most:
+            yield (
+                f"AdamW's learning rate was {adamw:g}, Lanton's is {rate:g}: "
+                "its best was 2.5 to 5 times AdamW's in docs/paper.md, 6 to 50 "
+                f"times in the paper. `Lanton.from_adamw` takes "
+                f"{RATE_OVER_ADAMW:g} times."
+            )
+    elif rate < low:
+        yield (
+            f"A learning rate of {rate:g} would suit AdamW: Lanton trains best "
+            "with several times that, its default is 0.005. See "
+            "`Lanton.from_adamw` and `keras_lanton.find_learning_rate`."
+        )
+    if rate > high:
+        yield (
+            f"A learning rate of {rate:g} is high: a hidden update has an RMS "
+            "of 0.2 times that. See `keras_lanton.find_learning_rate`."
+        )

@@ -1,0 +1,261 @@
+"""A learning-rate range test."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton.optimizers.base import LayerwiseOptimizer
+from keras_lanton.utils.plots import new_figure
+from keras_lanton.validation import ABOVE_0
+from keras_lanton.validation import COUNT
+from keras_lanton.validation import STEPS
+from keras_lanton.validation import Numbers
+from keras_lanton.validation import check_numbers
+from keras_lanton.validation import shown
+
+# The suggestion is below the rate at which the loss was lowest: a run lives
+# with its rate for longer than the test did. On the demo's GPT-2 it is 0.008,
+# where the sweep of learning rates has its best at 0.01.
+BELOW_LOWEST = 2.0
+SMOOTHING = 0.8  # of the moving average over the losses
+WORSE = 1.5  # times the lowest loss ends the test
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class RangeTest:
+    """What `find_learning_rate` found.
+
+    Args:
+        learning_rate: The suggestion.
+        rates: The rate of each step, `(steps,)`.
+        losses: The loss of each step's batch, before the step, `(steps,)`.
+        smoothed: Moving averages of them, `(steps,)`.
+    """
+
+    learning_rate: float
+    rates: np.ndarray
+    losses: np.ndarray
+    smoothed: np.ndarray
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draws loss over rate, and the suggestion.
+
+        Args:
+            path: Where to save the picture; its suffix is the format.
+
+        Returns:
+            A `matplotlib.figure.Figure`.
+
+        Raises:
+            ImportError: Without matplotlib.
+        """
+        figure = new_figure(width=7)
+        axes = figure.subplots()
+        axes.plot(self.rates, self.losses, color="#999999", label="loss")
+        axes.plot(self.rates, self.smoothed, color="#0072B2", label="smoothed")
+        axes.axvline(
+            self.learning_rate,
+            color="#D55E00",
+            linestyle="--",
+            label=f"suggested: {self.learning_rate:.2g}",
+        )
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("loss of the batch, before the step")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
+
+
+def find_learning_rate(
+    model: Any,
+    x: Any,
+    y: Any = None,
+    *,
+    batch_size: int = 32,
+    lowest: float = 1e-4,
+    highest: float = 1.0,
+    steps: int = 100,
+    seed: int = 0,
+    verbose: bool = True,
+) -> RangeTest:
+    """Trains a little at rates that rise, to see how far they may.
+
+    From step to step the learning rate grows by the same factor; the test
+    ends early when the loss is far above its lowest. Suggested is half of the
+    rate at which the smoothed loss was lowest, as the highest of a schedule.
+    The model's weights and its optimizer are as they were afterwards; random
+    seeds and the statistics of metrics are not.
+
+    Args:
+        model: A compiled model; its optimizer is one of this package's.
+        x: Arrays, with `y`; or batches `(x, y)` or `(x, y, weights)` in a
+            dataset, `PyDataset`, list or other iterable, which is begun again
+            where it ends.
+        y: Targets of arrays.
+        batch_size: Of arrays, at least 1.
+        lowest: First learning rate, above 0.
+        highest: Last learning rate, above `lowest`.
+        steps: From the first rate to the last, at least 2.
+        seed: Of the order of arrays.
+        verbose: Whether to show a progress bar.
+
+    Returns:
+        A `RangeTest`: `learning_rate`, the curve, and `plot`.
+
+    Raises:
+        ValueError: For a wrong argument, a model that is not compiled with an
+            optimizer of this package, data without a batch, or a loss that is
+            not finite from the start.
+
+    Examples:
+        >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)
+        >>> optimizer = Lanton(found.learning_rate)
+
+    References:
+        Smith 2017, Cyclical Learning Rates for Training Neural Networks,
+        section 3.3.
+    """
+    check_numbers(
+        NUMBERS,
+        batch_size=batch_size,
+        lowest=lowest,
+        highest=highest,
+        steps=steps,
+    )
+    if highest <= lowest or steps < 2:
+        raise ValueError(
+            "`highest` must be above `lowest`, and `steps` at least 2. "
+            f"Received: lowest={lowest}, highest={highest}, steps={steps}"
+        )
+    rates = np.geomspace(lowest, highest, steps)
+    batches = _batches(x, y, batch_size, seed)
+    progress = keras.utils.Progbar(steps, verbose=1 if verbose else 0)
+    losses: list[float] = []
+    smoothed: list[float] = []
+    with _trial(model) as optimizer:
+        for k, rate in enumerate(rates):
+            optimizer.learning_rate = float(rate)
+            losses.append(_loss_of_step(model, next(batches)))
+            smoothed.append(_moving_average(losses, smoothed))
+            progress.update(k + 1, [("loss", losses[-1])])
+            if k == 0 and not np.isfinite(losses[0]):
+                raise ValueError(
+                    "The loss must be finite on the first batch. "
+                    f"Received: {losses[0]}"
+                )
+            if not losses[-1] <= WORSE * min(smoothed):
+                break
+    done = len(losses)
+    if done < steps:  # else the bar has ended its line already
+        progress.update(done, finalize=True)
+    lowest_at = int(np.nanargmin(smoothed))
+    return RangeTest(
+        learning_rate=float(rates[lowest_at] / BELOW_LOWEST),
+        rates=rates[:done],
+        losses=np.array(losses),
+        smoothed=np.array(smoothed),
+    )
+
+
+NUMBERS: Numbers = {
+    "batch_size": COUNT,
+    "lowest": ABOVE_0,
+    "highest": ABOVE_0,
+    "steps": STEPS,
+}
+
+
+def _moving_average(losses: list[float], smoothed: list[float]) -> float:
+    if not smoothed:
+        return losses[-1]
+    return SMOOTHING * smoothed[-1] + (1 - SMOOTHING) * losses[-1]
+
+
+def _loss_of_step(model: Any, batch: Any) -> float:
+    """The loss of this batch alone."""
+    model.reset_metrics()
+    x, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
+    logs = model.train_on_batch(x, *rest, return_dict=True)
+    return float(logs["loss"])
+
+
+def _batches(x: Any, y: Any, batch_size: int, seed: int) -> Iterator[Any]:
+    """Batches without end."""
+    if y is not None:
+        return _batches_of_arrays(x, y, batch_size, seed)
+    if not isinstance(x, Iterable):
+        raise ValueError(
+            f"Without `y`, `x` must be batches (x, y). Received: x={shown(x)}"
+        )
+    return _endless(x)
+
+
+def _endless(batches: Iterable[Any]) -> Iterator[Any]:
+    for turn in itertools.count():
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError(
+                "`x` must have batches, and begin again for every loop over "
+                f"it. Received: none in loop {turn + 1}"
+            )
+
+
+def _batches_of_arrays(
+    x: Any, y: Any, batch_size: int, seed: int
+) -> Iterator[Any]:
+    x, y = np.asarray(x), np.asarray(y)
+    if not len(x) or len(x) != len(y):
+        raise ValueError(
+            "`x` and `y` must be of one length above 0. "
+            f"Received: {len(x)} and {len(y)}"
+        )
+    rng = np.random.default_rng(seed)
+    size = min(batch_size, len(x))
+    while True:
+        order = rng.permutation(len(x))
+        for start in range(0, len(x) - size + 1, size):
+            rows = order[start : start + size]
+            yield x[rows], y[rows]
+
+
+@contextlib.contextmanager
+def _trial(model: Any) -> Iterator[Any]:
+    """The model with another optimizer like its own; then as it was."""
+    original = getattr(model, "optimizer", None)
+    inner = getattr(original, "inner_optimizer", original)
+    if not isinstance(inner, LayerwiseOptimizer):
+        raise ValueError(
+            "`find_learning_rate` needs a model that is compiled with an "
+            "optimizer of keras_lanton. "
+            f"Received: optimizer={shown(original)}"
+        )
+    trial = type(inner).from_config(
+        {**inner.get_config(), "learning_rate": 0.0}
+    )
+    weights = [ops.convert_to_numpy(v).copy() for v in model.variables]
+    model.optimizer = (
+        trial
+        if inner is original
+        else keras.optimizers.LossScaleOptimizer(trial)
+    )
+    model.train_function = None  # which has the optimizer in it
+    try:
+        yield trial
+    finally:
+        model.optimizer, model.train_function = original, None
+        for variable, value in zip(model.variables, weights, strict=True):
+            variable.assign(value)

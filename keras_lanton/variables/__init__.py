@@ -1,0 +1,1 @@
+"""What a variable is: its role and its matrix view."""

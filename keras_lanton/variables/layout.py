@@ -1,0 +1,78 @@
+"""How the variables of an optimizer lie: fixed when it is built."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_lanton.types import ROLES
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import is_transposed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class VariableLayout:
+    """What was decided for all variables, and the numbers of their matrices.
+
+    An updated variable is every one but the scales of float8 training, which
+    Keras overwrites with their gradient. The matrices are those of the updated
+    variables, in their order.
+
+    Args:
+        all_specs: One spec per variable.
+        updated: Positions of the updated variables.
+        decayed: Whether weight decay applies, one per updated variable.
+    """
+
+    all_specs: tuple[VariableSpec, ...]
+    updated: tuple[int, ...]
+    decayed: tuple[bool, ...]
+    # What follows, as arrays: computed once, on the host. Inside a step
+    # torch.compile would trace it, and guess at lengths.
+    specs: tuple[VariableSpec, ...] = dataclasses.field(init=False)
+    variable_of_matrix: np.ndarray = dataclasses.field(init=False)
+    transpose_scale: np.ndarray = dataclasses.field(init=False)
+    role_masks: tuple[np.ndarray, ...] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        specs = tuple(self.all_specs[i] for i in self.updated)
+        variable_of_matrix = np.repeat(
+            np.arange(len(specs), dtype="int32"), [spec.batch for spec in specs]
+        )
+        roles = np.array([spec.role for spec in specs])[variable_of_matrix]
+        derived = {
+            "specs": specs,
+            "variable_of_matrix": variable_of_matrix,
+            "transpose_scale": _transpose_scales(specs)[variable_of_matrix],
+            "role_masks": tuple(roles == r for r in ROLES if r in roles),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def matrices(self) -> int:
+        """Number of matrices."""
+        return len(self.variable_of_matrix)
+
+    def with_roles(self, roles: Sequence[str] | None) -> list[int]:
+        """Positions of the updated variables of some roles; None is all.
+
+        Args:
+            roles: The roles.
+        """
+        return [
+            i
+            for i, spec in enumerate(self.specs)
+            if roles is None or spec.role in roles
+        ]
+
+
+def _transpose_scales(specs: Sequence[VariableSpec]) -> np.ndarray:
+    """d_out / d_in of matrices that are transposed in their stack, else 1.
+
+    By this factor the LMO and the dual norm of A^T differ from those of A.
+    """
+    scales = [
+        spec.d_out / spec.d_in if is_transposed(spec) else 1.0 for spec in specs
+    ]
+    return np.array(scales, "float32")

@@ -1,0 +1,167 @@
+"""Where specs come from: set by hand, read from the model, saved, inferred."""
+
+import re
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_lanton.types import Variable
+from keras_lanton.validation import shown
+from keras_lanton.variables.from_layers import read_model
+from keras_lanton.variables.from_paths import infer_roles
+from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import spec_from_config
+from keras_lanton.variables.spec import spec_to_config
+from keras_lanton.variables.spec import variable_path
+
+
+class SpecSources:
+    """The specs that are known before an optimizer is built, by source.
+
+    A plain object: Keras would track the dicts if they were attributes of an
+    optimizer.
+
+    Args:
+        records: Specs of an earlier optimizer, from its config, or None.
+
+    Raises:
+        ValueError: If the records are not those of a config.
+    """
+
+    def __init__(self, records: Sequence[Mapping[str, Any]] | None) -> None:
+        self.saved = _read_records(records)
+        self.assigned: dict[Any, VariableSpec] = {}
+        self.read: dict[Any, VariableSpec] = {}
+
+    def read_model(self, model: Any, key_of: Any) -> None:
+        """Keeps the specs that the model's own layers say.
+
+        Args:
+            model: A built model.
+            key_of: Function from a variable to its key.
+        """
+        for variable, spec in read_model(model):
+            self.read[key_of(variable)] = spec
+
+    def assign(self, specs: Mapping[Any, VariableSpec]) -> None:
+        """Keeps specs that are set by hand.
+
+        Args:
+            specs: Specs by their variables' keys.
+
+        Raises:
+            ValueError: If a variable was assigned before.
+        """
+        for key, spec in specs.items():
+            if key in self.assigned:
+                raise ValueError(
+                    "`assign_role` takes each variable once. "
+                    f"Received: variables with {spec.path!r} again"
+                )
+        self.assigned.update(specs)
+
+    def decide(
+        self, keys: Sequence[Any], variables: Sequence[Variable]
+    ) -> tuple[VariableSpec, ...]:
+        """One spec per variable: by hand, else read, else saved, else inferred.
+
+        Args:
+            keys: Keys of the variables.
+            variables: The variables.
+
+        Raises:
+            ValueError: If there are specs for other variables than these.
+        """
+        self._check_assigned(keys, variables)
+        saved = _match(self.saved, variables)
+        given = [
+            self.assigned.get(key) or self.read.get(key) or saved.get(i)
+            for i, key in enumerate(keys)
+        ]
+        if None in given:
+            return infer_roles(variables, given)
+        return tuple(spec for spec in given if spec is not None)
+
+    def _check_assigned(
+        self, keys: Sequence[Any], variables: Sequence[Variable]
+    ) -> None:
+        unknown = [
+            spec.path for key, spec in self.assigned.items() if key not in keys
+        ]
+        if unknown:
+            raise ValueError(
+                "`assign_role` was called for variables that the optimizer is "
+                "not built on. Allowed: "
+                f"{[variable_path(v) for v in variables]}. "
+                f"Received: {unknown}"
+            )
+
+    def to_config(
+        self, decided: Sequence[VariableSpec]
+    ) -> list[dict[str, Any]] | None:
+        """Records for `get_config`.
+
+        Args:
+            decided: The specs of all variables; empty before the build, where
+                the records are of those that are known already.
+        """
+        given = {**self.read, **self.assigned}
+        known = list(decided) or self.saved + list(given.values())
+        return [spec_to_config(spec) for spec in known] or None
+
+
+def _read_records(records: Any) -> list[VariableSpec]:
+    """The specs of a config's `roles`; ValueError for anything else."""
+    try:
+        return [spec_from_config(record) for record in records or ()]
+    except Exception as error:
+        raise ValueError(
+            "`roles` must be None or the records of a config. "
+            f"Received: roles={shown(records)}"
+        ) from error
+
+
+def _match(
+    records: Sequence[VariableSpec], variables: Sequence[Variable]
+) -> dict[int, VariableSpec]:
+    """The saved spec of each variable, by its position.
+
+    Matched by path and shape, in order, since paths are not unique. Numbers
+    that Keras adds to names may differ between processes, and a loaded
+    `Sequential` leaves its own name out of its variables' paths.
+    """
+    matched: dict[int, VariableSpec] = {}
+    left = list(records)
+    for same in (_equal, _equal_but_for_numbers, _one_ends_in_the_other):
+        for i, variable in enumerate(variables):
+            path, shape = variable_path(variable), tuple(variable.shape)
+            for spec in left if i not in matched else ():
+                if shape == spec.shape and same(path, spec.path):
+                    matched[i] = spec
+                    left.remove(spec)
+                    break
+    if left:
+        raise ValueError(
+            "The optimizer's config holds the roles of another model: "
+            "`config['roles']` must be None or match the variables. Allowed: "
+            f"{[(variable_path(v), tuple(v.shape)) for v in variables]}. "
+            f"Received: {[(spec.path, spec.shape) for spec in left]}"
+        )
+    return matched
+
+
+def _equal(one: str, two: str) -> bool:
+    return one == two
+
+
+def _equal_but_for_numbers(one: str, two: str) -> bool:
+    return _without_numbers(one) == _without_numbers(two)
+
+
+def _one_ends_in_the_other(one: str, two: str) -> bool:
+    short, long = sorted(map(_without_numbers, (one, two)), key=len)
+    return long.endswith(f"/{short}")
+
+
+def _without_numbers(path: str) -> str:
+    return re.sub(r"_\d+(?=/|$)", "", path)

@@ -1,0 +1,287 @@
+"""What is decided for one variable: its path, its role and its matrix view."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from keras_lanton.types import ROLES
+from keras_lanton.types import Variable
+from keras_lanton.variables.matrix_view import MatrixView
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VariableSpec:
+    """What was decided for one variable: one record of `optimizer.layers`.
+
+    Args:
+        path: The variable's path (its name for a bare `tf.Variable`).
+        role: `"hidden"`, `"embedding"` or `"vector"`.
+        view: How the tensor is a stack of matrices.
+        guessed: Whether nothing explains the view: the last axis was taken as
+            the output.
+    """
+
+    path: str
+    role: str
+    view: MatrixView
+    guessed: bool = dataclasses.field(default=False, compare=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The variable's shape."""
+        return self.view.shape
+
+    @property
+    def batch_axes(self) -> tuple[int, ...]:
+        """Axes that number the matrices."""
+        return self.view.batch_axes
+
+    @property
+    def input_axes(self) -> tuple[int, ...]:
+        """Axes that are contracted with the layer's input."""
+        return self.view.input_axes
+
+    @property
+    def output_axes(self) -> tuple[int, ...]:
+        """Axes of the layer's output."""
+        return self.view.output_axes
+
+    @property
+    def output_blocks(self) -> int:
+        """Number of blocks that the last output axis is cut into."""
+        return self.view.output_blocks
+
+    @property
+    def d_in(self) -> int:
+        """Rows of each matrix."""
+        return self.view.d_in
+
+    @property
+    def d_out(self) -> int:
+        """Columns of each matrix."""
+        return self.view.d_out
+
+    @property
+    def batch(self) -> int:
+        """Number of matrices."""
+        return self.view.batch
+
+
+def variable_path(variable: Variable) -> str:
+    """The path of a variable, or the name of a bare `tf.Variable`.
+
+    Args:
+        variable: A `keras.Variable` or a `tf.Variable`.
+
+    Returns:
+        The path, such as `"dense/kernel"`. It need not be unique.
+    """
+    path = getattr(variable, "path", None) or variable.name
+    return re.sub(r":\d+$", "", path)
+
+
+# Common specs.
+
+
+def make_spec(
+    path: str,
+    shape: tuple[int, ...],
+    role: str = "hidden",
+    *,
+    outputs: tuple[int, ...],
+    inputs: tuple[int, ...] | None = None,
+    batch: tuple[int, ...] = (),
+    blocks: int = 1,
+) -> VariableSpec:
+    """A spec by its axes.
+
+    Args:
+        path: The variable's path.
+        shape: The variable's shape.
+        role: `"hidden"`, `"embedding"` or `"vector"`.
+        outputs: Axes of the layer's output.
+        inputs: Axes of the layer's input. Defaults to all that are left.
+        batch: Axes that number the matrices.
+        blocks: Number of blocks that the last output axis is cut into.
+
+    Raises:
+        ValueError: If the axes do not name every axis once.
+    """
+    if inputs is None:
+        inputs = _other_axes(len(shape), batch + outputs)
+    view = MatrixView(
+        shape=shape,
+        batch_axes=batch,
+        input_axes=inputs,
+        output_axes=outputs,
+        output_blocks=blocks,
+    )
+    return VariableSpec(path=path, role=role, view=view)
+
+
+def vector_spec(path: str, shape: tuple[int, ...]) -> VariableSpec:
+    """A vector: all axes are output axes.
+
+    Args:
+        path: The variable's path.
+        shape: The variable's shape.
+    """
+    return make_spec(path, shape, "vector", outputs=tuple(range(len(shape))))
+
+
+def _other_axes(rank: int, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(axis for axis in range(rank) if axis not in axes)
+
+
+# By hand.
+
+
+def assigned_spec(
+    path: str,
+    shape: Sequence[int],
+    role: str,
+    input_axes: int | Sequence[int] | None = None,
+    output_axes: int | Sequence[int] | None = None,
+) -> VariableSpec:
+    """The spec of a variable whose role is set by hand.
+
+    Axes that neither argument names are batch axes: each of their entries is
+    a matrix of its own. Given one of the two arguments, the other takes all
+    remaining axes. Given neither, the last axis is the output of a
+    `"hidden"` kernel `(..., out)` and the input of an `"embedding"` table
+    `(vocab, width)`; a head `(width, vocab)` needs `input_axes=0`.
+
+    Args:
+        path: The variable's path.
+        shape: The variable's shape.
+        role: `"hidden"`, `"embedding"` or `"vector"`.
+        input_axes: Axes contracted with the layer's input. An integer or a
+            sequence, negative numbers counting from the end.
+        output_axes: Axes of the layer's output, likewise.
+
+    Raises:
+        ValueError: If the role is unknown, an axis is out of range or named
+            twice, a vector is given axes, or a matrix has rank below 2.
+    """
+    check_role(role)
+    shape = tuple(int(size) for size in shape)
+    if role == "vector":
+        if input_axes is not None or output_axes is not None:
+            raise ValueError(
+                f"A vector has no axes to choose (variable {path}). "
+                f"Received: {input_axes=}, {output_axes=}"
+            )
+        return vector_spec(path, shape)
+    if len(shape) < 2:
+        raise ValueError(
+            f"A variable of rank below 2 is always a vector (variable {path}). "
+            f"Received: {role=}, shape={shape}"
+        )
+    inputs = _checked_axes("input_axes", input_axes, path, shape)
+    outputs = _checked_axes("output_axes", output_axes, path, shape)
+    inputs, outputs = _complete_axes(role, len(shape), inputs, outputs)
+    if set(inputs) & set(outputs):
+        raise ValueError(
+            f"`input_axes` and `output_axes` must not overlap (variable "
+            f"{path}). Received: {input_axes=}, {output_axes=}"
+        )
+    batch = _other_axes(len(shape), inputs + outputs)
+    return make_spec(
+        path, shape, role, inputs=inputs, outputs=outputs, batch=batch
+    )
+
+
+def check_role(role: str) -> None:
+    """ValueError for a role that does not exist.
+
+    Args:
+        role: To be checked.
+    """
+    if role not in ROLES:
+        raise ValueError(f"`role` must be one of {ROLES}. Received: {role=}")
+
+
+def _complete_axes(
+    role: str,
+    rank: int,
+    inputs: tuple[int, ...] | None,
+    outputs: tuple[int, ...] | None,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Input and output axes, where one or both were not given."""
+    last = (rank - 1,)
+    if inputs is None and outputs is None:
+        inputs, outputs = (None, last) if role == "hidden" else (last, None)
+    if inputs is None:
+        inputs = _other_axes(rank, outputs or ())
+    if outputs is None:
+        outputs = _other_axes(rank, inputs)
+    return inputs, outputs
+
+
+def _checked_axes(
+    name: str,
+    axes: int | Sequence[int] | None,
+    path: str,
+    shape: tuple[int, ...],
+) -> tuple[int, ...] | None:
+    if axes is None:
+        return None
+    rank = len(shape)
+    given = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+    within = all(-rank <= axis < rank for axis in given)
+    positive = tuple(axis % rank for axis in given)
+    if not within or len(set(positive)) != len(positive):
+        raise ValueError(
+            f"`{name}` must hold different axes in [{-rank}, {rank - 1}] for "
+            f"the shape {shape} (variable {path}). Received: {name}={axes}"
+        )
+    return positive
+
+
+# To JSON and back.
+
+
+def spec_to_config(spec: VariableSpec) -> dict[str, Any]:
+    """The spec as a dictionary that JSON can hold.
+
+    Args:
+        spec: The spec.
+
+    Returns:
+        Path, role and the view's fields, tuples as lists; `guessed` where it
+        is so.
+    """
+    view = {
+        field.name: getattr(spec.view, field.name)
+        for field in dataclasses.fields(MatrixView)
+    }
+    config = {
+        "path": spec.path,
+        "role": spec.role,
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in view.items()},
+    }
+    return {**config, "guessed": True} if spec.guessed else config
+
+
+def spec_from_config(config: Mapping[str, Any]) -> VariableSpec:
+    """The spec that `spec_to_config` wrote.
+
+    Args:
+        config: One entry per field.
+
+    Raises:
+        ValueError: If the role is unknown or the axes do not fit the shape.
+    """
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, (list, tuple)) else value
+        for key, value in config.items()
+    }
+    path, role = fields.pop("path"), fields.pop("role")
+    guessed = fields.pop("guessed", False)
+    check_role(role)
+    return VariableSpec(
+        path=path, role=role, view=MatrixView(**fields), guessed=guessed
+    )

@@ -1,0 +1,200 @@
+"""Matrices of equal view as one stack, whatever variables they come from.
+
+Hidden matrices are laid down with their short side first, so that a kernel
+(768, 3072) and one of (3072, 768) are in the same stack. A stack can be cut
+into smaller ones, so that what is made of it fits into memory.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.types import ROLES
+from keras_lanton.types import Tensor
+from keras_lanton.variables.matrix_view import from_matrices
+from keras_lanton.variables.matrix_view import to_matrices
+from keras_lanton.variables.spec import VariableSpec
+
+backend = backends.load()
+
+Tensors = Sequence[Tensor] | Mapping[int, Tensor]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class StackPart:
+    """Consecutive matrices of one variable.
+
+    Args:
+        index: Position of the variable among all variables at hand.
+        spec: The variable's spec.
+        start: Number of the first matrix.
+        stop: Number after the last one.
+    """
+
+    index: int
+    spec: VariableSpec
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the matrices are transposed in the stack."""
+        return is_transposed(self.spec)
+
+    def matrices(self, tensor: Tensor) -> Tensor:
+        """The matrices `(n, rows, columns)` of a tensor of the spec's shape."""
+        whole = to_matrices(tensor, self.spec.view)
+        if len(self) < self.spec.batch:
+            whole = whole[self.start : self.stop]
+        return ops.swapaxes(whole, -2, -1) if self.transposed else whole
+
+    def tensor(self, matrices: Tensor) -> Tensor:
+        """Inverse of `matrices`, for a part that is its whole variable."""
+        if self.transposed:
+            matrices = ops.swapaxes(matrices, -2, -1)
+        return from_matrices(matrices, self.spec.view)
+
+
+def is_transposed(spec: VariableSpec) -> bool:
+    """Whether a variable's matrices are transposed in their stack.
+
+    Args:
+        spec: The variable's spec.
+    """
+    return spec.role == "hidden" and spec.d_in > spec.d_out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """Matrices `(rows, columns)` of equal role, from one or more variables.
+
+    Args:
+        role: The role of all of them.
+        rows: Rows of each matrix; for hidden matrices the short side.
+        columns: Columns of each.
+        parts: Where they come from, in order.
+    """
+
+    role: str
+    rows: int
+    columns: int
+    parts: tuple[StackPart, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def indices(self) -> list[int]:
+        """Positions of the variables."""
+        return [part.index for part in self.parts]
+
+    def gather(self, tensors: Tensors) -> Tensor:
+        """The stack `(n, rows, columns)`.
+
+        Args:
+            tensors: One per variable at hand, of its shape, by position.
+        """
+        found = [part.matrices(tensors[part.index]) for part in self.parts]
+        return found[0] if len(found) == 1 else ops.concatenate(found)
+
+    def scatter(self, whole: Tensor) -> list[Tensor]:
+        """Inverse of `gather`, for a stack of whole variables.
+
+        Args:
+            whole: `(n, rows, columns)`.
+
+        Returns:
+            One tensor per part, of the variable's shape.
+        """
+        pieces = backend.pieces(whole, list(map(len, self.parts)))
+        return [
+            part.tensor(piece)
+            for part, piece in zip(self.parts, pieces, strict=True)
+        ]
+
+    def cut(self, size: int, *, whole_variables: bool = False) -> list["Stack"]:
+        """The same matrices as few stacks of at most `size` each.
+
+        The stacks are about equally long: equal ones share compiled code.
+
+        Args:
+            size: Number of matrices, at least 1.
+            whole_variables: Whether no variable may be cut; a stack may then
+                be longer, where one variable alone is.
+        """
+        even = math.ceil(len(self) / math.ceil(len(self) / size))
+        unit = max(map(len, self.parts)) if whole_variables else 1
+        size = min(size, math.ceil(even / unit) * unit)
+        pieces: list[list[StackPart]] = [[]]
+        for part in self.parts:
+            start = part.start
+            while start < part.stop:
+                room = size - sum(map(len, pieces[-1]))
+                wanted = part.stop - start
+                if whole_variables and wanted > room and pieces[-1]:
+                    room = 0
+                if room <= 0:
+                    pieces.append([])
+                    continue
+                stop = start + (
+                    wanted if whole_variables else min(wanted, room)
+                )
+                pieces[-1].append(
+                    dataclasses.replace(part, start=start, stop=stop)
+                )
+                start = stop
+        return [dataclasses.replace(self, parts=tuple(p)) for p in pieces]
+
+
+def equal_stacks(
+    specs: Sequence[VariableSpec], roles: Sequence[str] = ROLES
+) -> list[Stack]:
+    """All matrices of some variables, as few stacks as there are views.
+
+    Args:
+        specs: The variables at hand.
+        roles: Roles of the variables that are wanted.
+
+    Returns:
+        Stacks, in the order in which their first variables occur.
+    """
+    found: dict[tuple[str, int, int], list[StackPart]] = {}
+    for i, spec in enumerate(specs):
+        if spec.role not in roles:
+            continue
+        rows, columns = spec.d_in, spec.d_out
+        if spec.role == "hidden":
+            rows, columns = sorted((rows, columns))
+        part = StackPart(index=i, spec=spec, start=0, stop=spec.batch)
+        found.setdefault((spec.role, rows, columns), []).append(part)
+    return [
+        Stack(role=role, rows=rows, columns=columns, parts=tuple(parts))
+        for (role, rows, columns), parts in found.items()
+    ]
+
+
+def positions(stack: Stack, specs: Sequence[VariableSpec]) -> np.ndarray:
+    """Positions of a stack's matrices among those of all variables.
+
+    Args:
+        stack: The stack.
+        specs: The variables at hand.
+
+    Returns:
+        `(n,)` int32.
+    """
+    starts = np.cumsum([0, *(spec.batch for spec in specs)])
+    return np.concatenate(
+        [
+            np.arange(part.start, part.stop) + starts[part.index]
+            for part in stack.parts
+        ]
+    ).astype("int32")
