@@ -77,6 +77,8 @@ def main(argv=None):
     )
     from keras import distribution
 
+    from keras_lanton import NewtonSchulz
+
     sizes = dict(common.GPT2, **common.QUICK, context=16)
     sizes.update(heads=8, inner=256, layers=1 if args.quick else 4)
     specs = list(common.gpt2_specs(**sizes))
@@ -84,7 +86,8 @@ def main(argv=None):
     for mesh in MESHES:
         distribution.set_distribution(make_distribution(*mesh))
         for shared in WORDS:
-            found = count(specs, shard_orthogonalization=shared)
+            products = NewtonSchulz(shard=shared)
+            found = count(specs, newton_schulz=products)
             rows.append(
                 {
                     "mesh": " x ".join(map(str, mesh)),

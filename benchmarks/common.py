@@ -434,22 +434,6 @@ def rotate(gradients, by):
     return rotated
 
 
-def without_noise(**arguments):
-    """Lanton's step without measuring noise: same update, rates frozen.
-
-    No second buffer either, so that all that measuring costs is left out.
-    """
-    from keras_lanton import Lanton
-
-    class StepOnly(Lanton):
-        def adapt(self, G, B_last, state, *, active, t):
-            # Lines 8 and 9 stay, of line 7's state as it was.
-            names = ("noise", "measurements")
-            return self.noise.ratio(self._plan, *map(state.get, names)), {}
-
-    return StepOnly(noise_reference="momentum", **arguments)
-
-
 # -- Clocks ------------------------------------------------------------------
 
 

@@ -12,19 +12,22 @@ import sys
 
 import common
 
-SETTINGS = {
-    "Lanton": {},
-    'momentum_dtype="bfloat16"': {"momentum_dtype": "bfloat16"},
-    'previous_gradient_dtype="bfloat16"': {
-        "previous_gradient_dtype": "bfloat16"
-    },
-    "both": {
-        "momentum_dtype": "bfloat16",
-        "previous_gradient_dtype": "bfloat16",
-    },
-    'noise_reference="momentum"': {"noise_reference": "momentum"},
-    'noise_schedule="interval"': {"noise_schedule": "interval"},
-}
+
+def make_settings():
+    """Arguments of Lanton by the words of the table."""
+    from keras_lanton import NoiseAdaptiveRate
+
+    half = NoiseAdaptiveRate(previous_gradient_dtype="bfloat16")
+    momentum = NoiseAdaptiveRate(reference="momentum")
+    at_once = NoiseAdaptiveRate(schedule="interval")
+    return {
+        "Lanton": {},
+        'momentum_dtype="bfloat16"': {"momentum_dtype": "bfloat16"},
+        'previous_gradient_dtype="bfloat16"': {"noise": half},
+        "both": {"momentum_dtype": "bfloat16", "noise": half},
+        'reference="momentum"': {"noise": momentum},
+        'schedule="interval"': {"noise": at_once},
+    }
 
 
 def import_examples():
@@ -106,7 +109,7 @@ def main(argv=None):
     data = pretraining.load_data(wanted)
     source = pretraining.describe_source(wanted)
     rows = []
-    for name, options in SETTINGS.items():
+    for name, options in make_settings().items():
         losses = [
             final_loss(pretraining, args, data, source, 42 + seed, options)
             for seed in range(args.seeds)

@@ -26,25 +26,25 @@ def make_settings():
     from keras import optimizers
 
     from keras_lanton import Lanton
+    from keras_lanton import NoiseAdaptiveRate
 
+    at_once = NoiseAdaptiveRate(schedule="interval")
+    momentum = NoiseAdaptiveRate(reference="momentum")
+    half = NoiseAdaptiveRate(previous_gradient_dtype="bfloat16")
     return {
         "Lanton": Lanton,
-        "Lanton, interval": lambda: Lanton(noise_schedule="interval"),
-        "Lanton, reference momentum": lambda: Lanton(
-            noise_reference="momentum"
-        ),
+        "Lanton, interval": lambda: Lanton(noise=at_once),
+        "Lanton, reference momentum": lambda: Lanton(noise=momentum),
         # One number per weight: no second moments of AdamW.
         "Lanton.paper, reference momentum": lambda: Lanton.paper(
-            noise_reference="momentum"
+            noise=momentum
         ),
-        "Lanton, bfloat16 previous gradient": lambda: Lanton(
-            previous_gradient_dtype="bfloat16"
-        ),
+        "Lanton, bfloat16 previous gradient": lambda: Lanton(noise=half),
         "Lanton, bfloat16 momentum and previous gradient": lambda: Lanton(
-            momentum_dtype="bfloat16", previous_gradient_dtype="bfloat16"
+            momentum_dtype="bfloat16", noise=half
         ),
         "Lanton, reference and bfloat16 momentum": lambda: Lanton(
-            noise_reference="momentum", momentum_dtype="bfloat16"
+            noise=momentum, momentum_dtype="bfloat16"
         ),
         "keras.optimizers.Muon": optimizers.Muon,
         "keras.optimizers.AdamW": optimizers.AdamW,
@@ -81,9 +81,10 @@ def computed_row(name, model, make, specs):
     }
     if name.startswith("Lanton"):
         row["temporaries MB (computed)"] = (
-            optimizer._plan.temporary_bytes() / MB
+            optimizer._work.temporary_bytes() / MB
         )
-        row["cap MB"] = optimizer.max_temporary_bytes / MB
+        cap = optimizer.newton_schulz.max_temporary_bytes
+        row["cap MB"] = cap / MB
     return row
 
 

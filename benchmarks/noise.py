@@ -67,19 +67,22 @@ def make_case(case, m, n, seed):
 
 def make_estimator(name):
     """The nuclear norms of a stack, as Lanton asks for them."""
-    from keras_lanton import norms
-    from keras_lanton.polar import coefficient_rows
+    from keras_lanton.norms import nuclear_norm
+    from keras_lanton.norms.norms import Spectral
+    from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 
     kind, _, coefficients = name.partition(" ")
-    spectral = norms.Spectral(
+    spectral = Spectral(
         rows=coefficient_rows(coefficients or "jordan", 5),
         nuclear_norm={
             "newton_schulz": None,
             "randomized_svd": functools.partial(
-                norms.randomized_svd_nuclear_norm, rank=6, power_iterations=2
+                nuclear_norm.randomized_svd_nuclear_norm,
+                rank=6,
+                power_iterations=2,
             ),
-            "lanczos": norms.lanczos_nuclear_norm,
-            "svd": norms.svd_nuclear_norm,
+            "lanczos": nuclear_norm.lanczos_nuclear_norm,
+            "svd": nuclear_norm.svd_nuclear_norm,
         }[kind],
     )
 

@@ -43,15 +43,15 @@ def flops(m, n, *, steps, form, restarts):
 
 def make_form(form, m, n, rows, dtype):
     """A function of a stack, and the number of its restarts."""
-    from keras_lanton.forms import polar_form
-    from keras_lanton.polar import gram_newton_schulz
-    from keras_lanton.polar import newton_schulz
-    from keras_lanton.polar import restart_rows
+    from keras_lanton.orthogonalization.dispatch import polar_factor
+    from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
+    from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+    from keras_lanton.orthogonalization.newton_schulz import restart_rows
 
     if form == "standard":
         return lambda X: newton_schulz(X, rows, dtype=dtype), 0
     if form == "chosen":
-        return polar_form(m, n, rows=rows, dtype=dtype), 0
+        return polar_factor(m, n, rows=rows, dtype=dtype), 0
     restarts = restart_rows(rows, dtype)
     return (
         lambda X: gram_newton_schulz(X, rows, restarts=restarts, dtype=dtype),
@@ -77,7 +77,7 @@ def bench_forms(args, peak):
     """One row per shape, form and coefficient set."""
     from keras import ops
 
-    from keras_lanton.polar import coefficient_rows
+    from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 
     rows = []
     for batch, m, n in args.shapes:

@@ -209,16 +209,15 @@ def make_contestants(args):
     import keras
 
     from keras_lanton import Lanton
+    from keras_lanton import NewtonSchulz
 
     specs = common.model_specs(args.model, quick=args.quick, large=args.gpu)
     equal = Weights([spec.equal_work() for spec in specs], args.dtype)
-    lanton = functools.partial(Lanton, 1e-3, ns_dtype=args.ns_dtype)
+    products = NewtonSchulz(dtype=args.ns_dtype)
+    lanton = functools.partial(Lanton, 1e-3, newton_schulz=products)
     makers = {
         "lanton": lambda: KerasStep(equal, lanton()),
-        "lanton_without_noise": lambda: KerasStep(
-            equal,
-            common.without_noise(learning_rate=1e-3, ns_dtype=args.ns_dtype),
-        ),
+        "lanton_without_noise": lambda: KerasStep(equal, lanton(noise=None)),
         "keras_muon": lambda: KerasStep(equal, keras.optimizers.Muon(1e-3)),
     }
     if args.backend == "jax":
@@ -228,7 +227,8 @@ def make_contestants(args):
         makers["torch_muon_float32"] = lambda: TorchStep(equal, float32=True)
         if args.ns_dtype != "bfloat16":
             makers["lanton_bfloat16"] = lambda: KerasStep(
-                equal, Lanton(1e-3, ns_dtype="bfloat16")
+                equal,
+                Lanton(1e-3, newton_schulz=NewtonSchulz(dtype="bfloat16")),
             )
     if not wanted(args, REAL):
         makers = {name: makers[name] for name in makers if name in args.only}
@@ -254,7 +254,7 @@ WHAT = {
     "optax_muon": "optax.contrib.muon, equal work",
     "torch_muon": "torch.optim.Muon (bfloat16) + AdamW, equal work",
     "torch_muon_float32": "torch.optim.Muon in float32 + AdamW, equal work",
-    "lanton_bfloat16": 'Lanton(ns_dtype="bfloat16"), equal work',
+    "lanton_bfloat16": "Lanton, products in bfloat16, equal work",
     "lanton_real": "Lanton, the model's variables",
     "keras_muon_real": "keras.optimizers.Muon, the model's variables",
     "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",

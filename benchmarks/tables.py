@@ -72,7 +72,7 @@ ASKED = (
     ),
     Asked(
         "state bytes / weight bytes with "
-        '`Lanton.paper(noise_reference="momentum")`',
+        '`reference="momentum"` and without AdamW',
         1.01,
         "memory",
         ("state_over_weights_momentum",),

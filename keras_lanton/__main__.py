@@ -29,7 +29,7 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Of this package, of Python and of what is installed of `PACKAGES`."""
+    """Versions of this package, Python and the installed `PACKAGES`."""
     found = {
         "keras_lanton": __version__,
         "python": platform.python_version(),

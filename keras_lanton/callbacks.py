@@ -136,7 +136,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Draws noise, its spread within blocks, and learning rates.
 
         Args:
-            path: Where to save the picture; its suffix is the format.
+            path: File for the picture; its suffix is the format.
 
         Returns:
             A `matplotlib.figure.Figure` of three panels: noise of the groups,
@@ -243,7 +243,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         whole.replace(path)
 
     def _passes(self, before: int, every: int | None) -> bool:
-        """Whether a multiple of `every` lies behind the last batches."""
+        """Whether the last batches passed a multiple of `every`."""
         return every is not None and self._batches // every > before // every
 
     def _take(self) -> None:

@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_lanton.scaling",
-        description="What a step of Lanton moves between devices on JAX.",
+        description="Bytes that a step of Lanton moves between devices on JAX.",
     )
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--devices", type=int, required=True, metavar="N")

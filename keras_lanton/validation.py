@@ -13,7 +13,7 @@ import numpy as np
 
 
 def shown(value: Any) -> str:
-    """How an argument is shown, also where it has no `repr`.
+    """The text that shows an argument, also where it has no `repr`.
 
     Python refuses to print integers of more than 4300 digits.
     """
@@ -38,7 +38,7 @@ def check_choice(
 def is_number(
     value: Any, allowed: Callable[[float], bool], *, integer: bool = False
 ) -> bool:
-    """Whether a number in its interval, and one that float32 holds."""
+    """Whether a value is a number in its interval that float32 holds."""
     if isinstance(value, (bool, np.bool_)):
         return False
     if integer:
@@ -258,7 +258,7 @@ def part_from_config(config: Any, custom_objects: Any = None) -> Any:
 
     Args:
         config: An entry of an optimizer's config.
-        custom_objects: As Keras has them.
+        custom_objects: Classes by their registered names.
     """
     if not isinstance(config, Mapping):
         return config

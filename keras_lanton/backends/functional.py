@@ -155,7 +155,7 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
     """Sums of magnitudes: 0 only for zero, NaN for NaN.
 
     Args:
-        tensors: Of any shapes and float dtypes.
+        tensors: Tensors of any shapes and float dtypes.
 
     Returns:
         `(tensors,)`, float32.

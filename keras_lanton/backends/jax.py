@@ -41,7 +41,7 @@ def cond(
 
 
 def is_compiled(tensor: Tensor) -> bool:
-    """Whether a tensor stands for one of a program to be compiled."""
+    """Whether a tensor is part of a program that is being traced."""
     return isinstance(tensor, jax.core.Tracer)
 
 
@@ -132,7 +132,7 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
     sums = []
     for group in groups.values():
         found = jnp.stack([tensors[i].astype("float32") for i in group])
-        # Not flattened: that would move what is split over devices.
+        # Not flattened: that would move tensors that are split over devices.
         axes = tuple(range(1, found.ndim))
         sums.append(jnp.sum(jnp.abs(found), axis=axes))
     order = np.argsort(np.concatenate(list(groups.values())))
@@ -163,10 +163,10 @@ def layouts(variables: Sequence[Any]) -> list[Any]:
 
 
 def laid_out(tensors: Sequence[Tensor], layouts: Sequence[Any]) -> list[Tensor]:
-    """The tensors, held to layouts where a step is compiled.
+    """The tensors, constrained to layouts where a step is compiled.
 
-    Else the compiler may have each part of a sum on every device, where the
-    sum alone is wanted there.
+    Without the constraint the compiler may bring each part of a sum to every
+    device, where only the sum is needed.
 
     Args:
         tensors: Some tensors.
@@ -195,7 +195,7 @@ def share_out(
     devices have none to give.
 
     Args:
-        function: Of `(n, ...)` to `(n, ...)`, entry by entry.
+        function: Function of `(n, ...)` to `(n, ...)`, entry by entry.
         stack: `(n, ...)`.
         devices: From `devices`.
     """
@@ -271,7 +271,7 @@ def value_of(function: Callable[[Any], Any], count: int) -> Any:
 
 
 def device() -> str:
-    """Where JAX computes by default: `"cpu"`, `"gpu"` or `"tpu"`."""
+    """The default device's kind: `"cpu"`, `"gpu"` or `"tpu"`."""
     return str(jax.default_backend())
 
 
@@ -304,7 +304,7 @@ def gpu_product(A: Tensor, B: Tensor) -> Tensor:
 
 
 class OptimizerHooks:
-    """What the base class does otherwise on JAX."""
+    """Differences of the base class on JAX."""
 
     gradient_accumulation_steps: int | None
     _iterations: Any

@@ -85,7 +85,7 @@ def eager(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def device() -> str:
-    """Where TensorFlow computes: `"cpu"`, `"gpu"` or `"tpu"`."""
+    """The device's kind: `"cpu"`, `"gpu"` or `"tpu"`."""
     for kind in ("tpu", "gpu"):
         if tf.config.list_logical_devices(kind.upper()):
             return kind

@@ -77,7 +77,7 @@ def share_out(
     """A function of each entry of a stack, each process on entries of its own.
 
     Args:
-        function: Of `(n, ...)` to `(n, ...)`, entry by entry.
+        function: Function of `(n, ...)` to `(n, ...)`, entry by entry.
         stack: `(n, ...)`, equal on all processes.
         devices: From `devices`.
     """
@@ -213,7 +213,7 @@ def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
 
 @functools.cache
 def device() -> str:
-    """Where Keras puts tensors: `"cpu"` or `"gpu"`."""
+    """The kind of Keras' default device: `"cpu"` or `"gpu"`."""
     return "cpu" if ops.zeros(()).device.type == "cpu" else "gpu"
 
 
@@ -251,7 +251,7 @@ def gpu_product(A: Tensor, B: Tensor) -> Tensor:
 
 
 class OptimizerHooks:
-    """What the base class does otherwise on PyTorch."""
+    """Differences of the base class on PyTorch."""
 
     def _is_update_step(self) -> None:
         """Keras calls the update only where a window closes."""

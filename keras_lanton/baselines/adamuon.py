@@ -14,7 +14,6 @@ from keras_lanton import backends
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
 from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.auxiliary_adamw import squares
 from keras_lanton.optimizers.direction import Changes
@@ -110,14 +109,6 @@ class AdaMuon(LMOOptimizer):
         )
         self.hidden_scale = float(hidden_scale)
         self.second_moment_epsilon = float(second_moment_epsilon)
-
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The spectral norm, of hidden matrices only.
-
-        Args:
-            hidden: The spectral norm, by this optimizer's Newton-Schulz.
-        """
-        return {"hidden": hidden}
 
     def scale_of(self, spec: VariableSpec) -> float:
         """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.

@@ -6,8 +6,6 @@ import keras
 
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.optimizers.lmo import rms_matched
@@ -83,14 +81,6 @@ class DMuon(LMOOptimizer):
     def hidden_rms(self) -> float:
         """RMS of hidden updates at rate 1."""
         return self.hidden_scale
-
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The spectral norm, of hidden matrices only.
-
-        Args:
-            hidden: The spectral norm, by this optimizer's Newton-Schulz.
-        """
-        return {"hidden": hidden}
 
     def scale_of(self, spec: VariableSpec) -> float:
         """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.

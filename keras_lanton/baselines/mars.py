@@ -105,7 +105,7 @@ class Mars(ElementwiseOptimizer):
         return C, {"previous_gradient": last}
 
     def betas(self) -> list[tuple[float, float]]:
-        """Those of the matrices, or of the vectors' AdamW."""
+        """The betas of the matrices, or of the vectors' AdamW."""
         mars, adamw = (self.beta_1, self.beta_2), self.auxiliary_adamw
         if adamw is None:
             return [mars] * len(self._layout.specs)
@@ -159,7 +159,7 @@ class Mars(ElementwiseOptimizer):
 
         Args:
             config: From `get_config`.
-            custom_objects: As Keras has them.
+            custom_objects: Classes by their registered names.
         """
         part = part_from_config(config.get("auxiliary_adamw"), custom_objects)
         made: Mars = super().from_config(

@@ -7,8 +7,6 @@ import keras
 
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
@@ -70,14 +68,6 @@ class Muon(LMOOptimizer):
             name=name,
             **kwargs,
         )
-
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The spectral norm, of hidden matrices only.
-
-        Args:
-            hidden: The spectral norm, by this optimizer's Newton-Schulz.
-        """
-        return {"hidden": hidden}
 
     def scale_of(self, spec: VariableSpec) -> float:
         """sqrt(max(1, d_out / d_in)), over the LMO's own factor.

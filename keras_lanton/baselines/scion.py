@@ -1,4 +1,4 @@
-"""Scion: LMO steps for all layers, constrained to balls or not."""
+"""Scion: LMO updates for all variables, constrained to balls or not."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +53,7 @@ class Scion(LMOOptimizer):
         learning_rate: Float, schedule, or callable without arguments.
         beta_1: Decay of the momentum, in [0, 1).
         constrained: Whether weights decay by eta on each step.
-        hidden_scale: rho of hidden layers, at least 0.
+        hidden_scale: rho of hidden variables, at least 0.
         embedding_scale: rho of embeddings and heads, at least 0.
         vector_scale: rho of vectors, at least 0. The reference has none in
             its language models.
@@ -187,7 +187,7 @@ class Scion(LMOOptimizer):
 
         Args:
             variables: The model's trainable variables.
-            seed: Of the draws.
+            seed: Seed of the draws.
 
         Raises:
             ValueError: If the optimizer took a step already.

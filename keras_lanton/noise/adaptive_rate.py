@@ -192,7 +192,7 @@ class NoiseAdaptiveRate(Part):
         Only the chunk of each group is kept that the next step measures.
 
         Args:
-            plan: What is measured together.
+            plan: The measurement groups.
         """
         if self.reference != "previous_gradient":
             return {}
@@ -215,7 +215,7 @@ class NoiseAdaptiveRate(Part):
         """Rates over eta_t, and the new state [Alg. 1, lines 7 to 9].
 
         Args:
-            plan: What is measured together, and when.
+            plan: The measurement groups.
             norms: Norm of each role.
             G: Gradients, one per variable.
             B_last: B_{t-1}, likewise.
@@ -245,7 +245,7 @@ class NoiseAdaptiveRate(Part):
         """The chunk of each group that is measured on step t.
 
         Args:
-            plan: What is measured together.
+            plan: The measurement groups.
             t: Number of the step.
 
         Returns:
@@ -268,7 +268,7 @@ class NoiseAdaptiveRate(Part):
         """Dual norms of the noise samples D_t of the due chunks.
 
         Args:
-            plan: What is measured together.
+            plan: The measurement groups.
             norms: Norm of each role.
             G: Gradients, one per variable.
             B_last: B_{t-1}, likewise.
@@ -323,10 +323,10 @@ class NoiseAdaptiveRate(Part):
         active: Tensor,
         t: Tensor,
     ) -> Tensor:
-        """Which matrices are due and have what D_t compares.
+        """The matrices that are due and have both gradients of D_t.
 
         Args:
-            plan: What is measured together.
+            plan: The measurement groups.
             due: From `due_chunks`.
             last_step: Last step with a gradient, `(variables,)` int32.
             active: Which variables have a gradient, `(variables,)` bool.
@@ -378,7 +378,7 @@ class NoiseAdaptiveRate(Part):
         """The gradients that the next step compares with.
 
         Args:
-            plan: What is measured together.
+            plan: The measurement groups.
             G: Gradients, one per variable.
             stored: The gradients that are kept now, one chunk per group.
             active: Which variables have a gradient, `(variables,)` bool.

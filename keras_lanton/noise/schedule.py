@@ -150,7 +150,7 @@ def _cost(stack: Stack) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Placement:
-    """Where each of all matrices is measured, `(matrices,)` int32 each.
+    """The place of each matrix in the groups, `(matrices,)` int32 each.
 
     Args:
         groups: Number of its group; 0 for matrices that are in none.
@@ -166,7 +166,7 @@ class Placement:
 def find_placement(
     groups: Sequence[MeasurementGroup], specs: Sequence[VariableSpec]
 ) -> Placement:
-    """Where the variables' matrices are measured.
+    """The place of each of the variables' matrices in the groups.
 
     Args:
         groups: All measurement groups.
@@ -194,7 +194,7 @@ class MeasurementPlan:
     Args:
         layout: The variables.
         groups: The measurement groups.
-        placement: Where each matrix is measured.
+        placement: The place of each matrix in the groups.
         chunk_counts: Number of chunks of each group, int32; also the due
             chunk of a group that pauses.
     """

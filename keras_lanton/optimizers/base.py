@@ -469,8 +469,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
 
         Args:
             state: The state before the step.
-            active: As `step_` has it.
-            t: As `step_` has it.
+            active: The argument of `step_`.
+            t: The argument of `step_`.
             **changed: The entries that the step changed, by name; lists are
                 cast to the dtypes of the old.
         """
@@ -486,7 +486,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         """Sees every micro-batch's gradients, before accumulation.
 
         Args:
-            gradients: As they came; None where there is none.
+            gradients: Gradients from Keras; None where there is none.
             variables: Their variables.
         """
 
@@ -678,7 +678,7 @@ def cast_like(
 
     Args:
         tensors: Tensors of any dtype.
-        others: As many tensors.
+        others: Tensors, as many as the first.
     """
     return [ops.cast(x, y.dtype) for x, y in zip(tensors, others, strict=True)]
 

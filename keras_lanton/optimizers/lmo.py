@@ -120,12 +120,12 @@ class LMOOptimizer(LayerwiseOptimizer):
     # The choice of parts.
 
     def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The norm of each role that is updated by an LMO.
+        """The norm of each role that is updated by an LMO; here hidden alone.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        raise NotImplementedError
+        return {"hidden": hidden}
 
     def scale_of(self, spec: VariableSpec) -> float:
         """The factor s on the LMO of a variable whose role has a norm.
@@ -438,7 +438,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         It is copied on the device: training does not wait for it.
 
         Raises:
-            ValueError: As `noise_report`.
+            ValueError: See `noise_report`.
         """
         self._check_measures("noise_snapshot")
         state = self._state.by_name
@@ -512,7 +512,7 @@ class LMOOptimizer(LayerwiseOptimizer):
 
         Args:
             config: From `get_config`.
-            custom_objects: As Keras has them.
+            custom_objects: Classes by their registered names.
         """
         config = dict(config)
         for name in PARTS:
@@ -536,7 +536,7 @@ def update_stack_(
         stack: A stack of whole variables.
         O: `(n, rows, columns)`, as the stack; may be overwritten.
         rates: Rate of each matrix in the stack, `(n,)`.
-        decay_factor: What weight decay leaves, one scalar per variable.
+        decay_factor: Factor on the weights, one scalar per variable.
     """
     updated = backend.update_(
         [X[i] for i in stack.indices],

@@ -34,7 +34,7 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
 
     Args:
         schedule: A `keras.optimizers.schedules.LearningRateSchedule`.
-        factor: Of the rate of every step.
+        factor: Factor on the rate of every step.
     """
 
     def __init__(self, schedule: Any, factor: float) -> None:
@@ -46,7 +46,7 @@ class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: 
         return self.schedule(step) * self.factor
 
     def get_config(self) -> dict[str, Any]:
-        """As JSON types."""
+        """Both arguments, as JSON types."""
         schedule = keras.saving.serialize_keras_object(self.schedule)
         return {"schedule": schedule, "factor": self.factor}
 
@@ -176,7 +176,7 @@ def rate_of(config: Mapping[str, Any], factor: float = 1.0) -> Any:
     """The learning rate of a config, a float or a schedule, times a factor.
 
     Args:
-        config: Of a Keras optimizer.
+        config: Config of a Keras optimizer.
         factor: Above 0.
 
     Raises:

@@ -120,7 +120,7 @@ def check_saved(
 def _impossible(
     variable: Any, value: np.ndarray, state: StateVariables, skips: bool
 ) -> np.ndarray:
-    """Which entries of a saved value no run of the optimizer has."""
+    """Mask of the entries of a saved value that no run can give."""
     bad = np.zeros(value.shape, bool)
     is_noise = variable is state.by_name.get("noise")
     if value.dtype.kind in "iu" or is_noise:

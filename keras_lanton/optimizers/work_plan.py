@@ -1,4 +1,4 @@
-"""Which matrices an optimizer works on together: fixed when it is built."""
+"""The plan of the matrices that are worked on together, made in `build`."""
 
 import dataclasses
 from collections.abc import Callable
@@ -29,17 +29,17 @@ backend = backends.load()
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WorkPlan:
-    """What one step does together.
+    """The matrices that one step works on together.
 
     Args:
         norms: Norm of each role that has one.
         stacks: Stacks that are updated together, each with the positions of
             its matrices among all matrices, `(n,)` int32.
-        measurements: What is measured together, and when.
+        measurements: The plan of the measurements.
         step_scales: Factor s on the LMO of each matrix as it lies in its
             stack, `(matrices,)` float32; 0 where the role has no norm.
-        placements: Where each updated variable's weights lie, as the backend
-            says it.
+        placements: Placement of each updated variable's weights on devices,
+            by the backend's `layouts`.
     """
 
     norms: Mapping[str, Norm]
@@ -86,7 +86,7 @@ def plan_work(
         variables: The updated variables.
         norms: Norm of each role that has one.
         scale_of: Step scale of a variable whose role has a norm.
-        noise: What measures noise, or None.
+        noise: The part that measures noise, or None.
         max_bytes: Memory for the temporaries of one stack.
         devices: Devices that share out the work.
     """

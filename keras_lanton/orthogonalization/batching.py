@@ -1,4 +1,4 @@
-"""How many matrices are worked on at once: the one home of that policy.
+"""The number of matrices that are worked on at once: one policy, one place.
 
 A GPU takes a whole stack. A CPU is faster with one matrix after the other,
 whose intermediate results then stay in its cache. Memory bounds both.

@@ -1,4 +1,4 @@
-"""Which form of Newton-Schulz is the cheapest stable one on this machine."""
+"""The choice of the cheapest stable form of Newton-Schulz on this machine."""
 
 import functools
 from collections.abc import Callable
@@ -73,8 +73,8 @@ def polar_factor(
         d_out: Their columns.
         rows: Coefficients, one row per step.
         dtype: See `working_dtype`.
-        factor: What the result is multiplied by, matrix by matrix: a pass
-            over the whole stack would find none of it in a CPU's cache.
+        factor: Factor on the result, applied matrix by matrix: a pass over
+            the whole stack would miss a CPU's cache.
 
     Returns:
         A function of a stack `(batch, d_in, d_out)`, to float32.
@@ -126,6 +126,6 @@ def crossover(share: float) -> float:
     cubed: equal at r = 3 c / (1 + c), for any T and k.
 
     Args:
-        share: What a symmetric product costs of a dense one, above 0.
+        share: Cost of a symmetric product over that of a dense one, above 0.
     """
     return 3.0 * share / (1.0 + share)

@@ -132,7 +132,7 @@ NUMBERS: Numbers = {
 @keras.saving.register_keras_serializable(package="keras_lanton")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NewtonSchulz(Part):
-    """How an optimizer orthogonalizes its matrices.
+    """Settings of Newton-Schulz, which orthogonalizes the matrices.
 
     Args:
         steps: Newton-Schulz steps, from 1 to 100.
@@ -203,7 +203,7 @@ def newton_schulz(
     Args:
         X: `(..., m, n)`, any float dtype.
         rows: Coefficients, one row per step.
-        dtype: Of the products; X is normalized in float32 before.
+        dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
         unit_norm: The backend's `unit_norm`.
 
@@ -247,7 +247,7 @@ def gram_newton_schulz(
         rows: Coefficients, one row per step.
         restarts: Numbers of the rows before which to restart, see
             `restart_rows`.
-        dtype: Of the products; X is normalized in float32 before.
+        dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
         unit_norm: The backend's `unit_norm`.
 

@@ -1,4 +1,4 @@
-"""How Newton-Schulz multiplies: whole matrices, or the half that counts.
+"""The products of Newton-Schulz: of whole matrices, or only half of each.
 
 All symmetric matrices of the iteration are polynomials of one of them, so
 they commute and their products are symmetric too: half of each would do.
@@ -29,7 +29,7 @@ class Products:
     Args:
         symmetric: Product of two factors whose product is symmetric,
             `(..., s, k)` times `(..., k, s)`. Defaults to a plain one.
-        share: What a symmetric product costs of a dense one.
+        share: Cost of a symmetric product over that of a dense one.
         add: The backend's `add_products`.
     """
 

@@ -34,8 +34,8 @@ def draw_noise(
         steps: `(records,)`.
         noise: sqrt(H), `(records, matrices)`.
         ratio: Rates over the base rate, `(records, matrices)`.
-        roles: Of each matrix its group.
-        blocks: Of each matrix its kind of block.
+        roles: Group of each matrix.
+        blocks: Kind of block of each matrix.
 
     Returns:
         A `matplotlib.figure.Figure` of three panels.
@@ -123,7 +123,7 @@ def draw_range(
     kinds: Sequence[str],
     names: dict[str, str],
 ) -> None:
-    """Of each kind of column dotted lines at the least and the largest."""
+    """Dotted lines at the least and the largest of each kind of column."""
     for _, mine, colour, _ in of_each_kind(values, kinds, names):
         for line in (mine.min(1), mine.max(1)):
             axes.plot(steps, line, color=colour, linestyle=":", linewidth=1)

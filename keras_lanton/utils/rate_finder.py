@@ -31,7 +31,7 @@ WORSE = 1.5  # times the lowest loss ends the test
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class RangeTest:
-    """What `find_learning_rate` found.
+    """The result of `find_learning_rate`.
 
     Args:
         learning_rate: The suggestion.
@@ -49,7 +49,7 @@ class RangeTest:
         """Draws loss over rate, and the suggestion.
 
         Args:
-            path: Where to save the picture; its suffix is the format.
+            path: File for the picture; its suffix is the format.
 
         Returns:
             A `matplotlib.figure.Figure`.
@@ -103,11 +103,11 @@ def find_learning_rate(
             dataset, `PyDataset`, list or other iterable, which is begun again
             where it ends.
         y: Targets of arrays.
-        batch_size: Of arrays, at least 1.
+        batch_size: Batch size of arrays, at least 1.
         lowest: First learning rate, above 0.
         highest: Last learning rate, above `lowest`.
         steps: From the first rate to the last, at least 2.
-        seed: Of the order of arrays.
+        seed: Seed of the order of arrays.
         verbose: Whether to show a progress bar.
 
     Returns:

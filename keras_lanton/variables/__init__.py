@@ -1,1 +1,1 @@
-"""What a variable is: its role and its matrix view."""
+"""The role and the matrix view of every variable."""

@@ -147,7 +147,7 @@ _READERS: tuple[tuple[tuple[type, ...], _Reader], ...] = (
 def _read(
     layer: Any, variable: NamedVariable, siblings: Siblings
 ) -> VariableSpec | None:
-    """What a layer says of one of its own weights, if it is a known layer."""
+    """The spec of a known layer's own weight, or None."""
     if variable.rank < 2 or VECTOR.fullmatch(variable.name):
         return vector(variable)
     for classes, reader in _READERS:

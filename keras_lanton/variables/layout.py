@@ -1,4 +1,4 @@
-"""How the variables of an optimizer lie: fixed when it is built."""
+"""The layout of an optimizer's variables, made in `build`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from keras_lanton.variables.stacks import is_transposed
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class VariableLayout:
-    """What was decided for all variables, and the numbers of their matrices.
+    """The specs of all variables, and the numbers of their matrices.
 
     An updated variable is every one but the scales of float8 training, which
     Keras overwrites with their gradient. The matrices are those of the updated

@@ -17,7 +17,7 @@ Tensor = Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MatrixView:
-    """Which axes of a tensor of shape `shape` make its matrices.
+    """The axes of a tensor that make its matrices.
 
     Every axis is in exactly one of the three tuples. A vector has no input
     axis: it is one matrix of shape `(1, size)`.

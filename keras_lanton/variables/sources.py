@@ -1,4 +1,4 @@
-"""Where specs come from: set by hand, read from the model, saved, inferred."""
+"""The sources of specs: set by hand, read from the model, saved, inferred."""
 
 import re
 from collections.abc import Mapping

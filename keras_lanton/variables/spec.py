@@ -1,4 +1,4 @@
-"""What is decided for one variable: its path, its role and its matrix view."""
+"""The spec of one variable: its path, its role and its matrix view."""
 
 import dataclasses
 import re
@@ -14,7 +14,7 @@ from keras_lanton.variables.matrix_view import MatrixView
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VariableSpec:
-    """What was decided for one variable: one record of `optimizer.layers`.
+    """Path, role and matrix view of a variable: a record of `optimizer.layers`.
 
     Args:
         path: The variable's path (its name for a bare `tf.Variable`).

@@ -80,7 +80,7 @@ class Stack:
         role: The role of all of them.
         rows: Rows of each matrix; for hidden matrices the short side.
         columns: Columns of each.
-        parts: Where they come from, in order.
+        parts: Their variables, in order.
     """
 
     role: str

@@ -105,7 +105,7 @@ def _totals(specs: Sequence[VariableSpec]) -> list[str]:
 
 
 def _doubts(specs: Sequence[VariableSpec]) -> list[str]:
-    """What to do about views that are guesses."""
+    """Advice on views that are guesses."""
     guesses = [spec.path for spec in specs if spec.guessed]
     if not guesses:
         return []
