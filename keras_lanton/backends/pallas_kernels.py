@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 
-Tensor = Any
+from keras_lanton.types import Tensor
 
 # Smaller sides go to the dense product; as in triton_kernels, not measured.
 MIN_SIDE = 1024

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from keras_lanton.types import Tensor
+
 try:
     import triton
     import triton.language as tl
@@ -17,8 +19,6 @@ except ImportError:  # PyTorch's builds for the CPU come without it.
     triton = None
     # What the kernel's signature names.
     tl = types.SimpleNamespace(constexpr=None)
-
-Tensor = Any
 
 # Smaller sides go to the dense product: by the numbers that others report,
 # half the tiles are no gain below (batched on H20: slower than cuBLAS up to

@@ -8,11 +8,10 @@ axes. `to_matrices` gives the stack `(batch, d_in, d_out)` and
 
 import dataclasses
 import math
-from typing import Any
 
 from keras import ops
 
-Tensor = Any
+from keras_lanton.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
