@@ -9,6 +9,7 @@ DOCS_VENV := .venv-docs
 OLDEST := .keras-oldest
 OLDEST_KERAS := 3.10.0
 BACKENDS := jax torch tensorflow
+ON_JAX := KERAS_BACKEND=jax
 export TF_CPP_MIN_LOG_LEVEL := 3
 # Two workers share two cores; threads of each would only wait for the other.
 THREADS := OMP_NUM_THREADS=1
@@ -30,34 +31,34 @@ help:
 
 ## demo         train a small GPT-2 with Lanton and AdamW, some 5 minutes
 demo: $(DEMO_VENV)/ready
-	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax
+	$(ON_JAX) $(DEMO_VENV)/bin/python examples/gpt2_pretraining.py
 
 ## demo-llama   the same with a small Llama
 demo-llama: $(DEMO_VENV)/ready
-	$(DEMO_VENV)/bin/python examples/llama_pretraining.py --backend jax
+	$(ON_JAX) $(DEMO_VENV)/bin/python examples/llama_pretraining.py
 
 ## sweep        the learning-rate sweep behind the demo's defaults
 sweep: $(DEMO_VENV)/ready
-	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax --sweep
+	$(ON_JAX) $(DEMO_VENV)/bin/python -m experiments.pretraining --sweep
 
 ## sweep-all    the same sweep with every optimizer of docs/baselines.md
 sweep-all: $(DEMO_VENV)/ready
-	$(DEMO_VENV)/bin/python examples/gpt2_pretraining.py --backend jax \
+	$(ON_JAX) $(DEMO_VENV)/bin/python -m experiments.pretraining \
 	  --sweep --resume --output runs/gpt2_sweep_all --optimizer lanton \
 	  lanton_paper adamw keras_muon muon d_muon adamuon scion gluon mars \
 	  blockwise_adamw lamb
 
 ## paper        the paper's experiments on two cores, then docs/paper.md
 paper: $(VENV)/ready
-	$(VENV)/bin/python examples/paper/experiments.py
-	$(VENV)/bin/python examples/paper/report.py
+	$(ON_JAX) $(VENV)/bin/python -m experiments.paper
+	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
 
 # TEXT: files of text other than those that the experiments train on.
 ## paper-defaults  what each of Lanton's defaults does: make ... TEXT="a.txt"
 paper-defaults: $(VENV)/ready
-	$(VENV)/bin/python examples/paper/experiments.py defaults width \
+	$(ON_JAX) $(VENV)/bin/python -m experiments.paper defaults width \
 	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
-	$(VENV)/bin/python examples/paper/report.py
+	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
 
 ## test         the tests on every backend, and the hooks of the oldest Keras
 test: test-newest test-oldest

@@ -30,22 +30,24 @@ def make_settings():
     }
 
 
-def import_examples():
-    """`examples/pretraining.py` and the GPT-2 example, as modules."""
-    sys.path.insert(0, str(common.ROOT / "examples"))
-    import gpt2_pretraining
-    import pretraining
+def import_experiments():
+    """Make `experiments` importable; return its command line's arguments."""
+    sys.path.insert(0, str(common.ROOT))
+    from experiments import pretraining
 
-    return pretraining, gpt2_pretraining.EXAMPLE
+    return pretraining.parse(["--preset", "gpt2_demo"])
 
 
-def final_loss(pretraining, args, data, source, seed, options):
-    """Validation loss at the end of a run that nothing else changes."""
+def final_loss(args, data, source, seed, options):
+    """Validation loss at the end of a run that differs in `options` alone."""
     import keras
 
+    from experiments import batches
+    from experiments import optimizers
+    from experiments import training
     from keras_lanton import Lanton
 
-    run = pretraining.Run(
+    run = training.Run(
         folder=pathlib.Path(),
         preset=args.preset,
         optimizer="lanton",
@@ -53,32 +55,29 @@ def final_loss(pretraining, args, data, source, seed, options):
         steps=args.steps,
         seed=seed,
         source=source,
-        make_model=args.make_model,
     )
 
     def make_scheduled_optimizer(run):
-        learning_rate = pretraining.make_schedule(
+        learning_rate = optimizers.make_schedule(
             run.learning_rate, run.steps, run.warmup
         )
         return Lanton(learning_rate, **options)
 
     # Everything but the optimizer is the demo's.
-    pretraining.make_scheduled_optimizer = make_scheduled_optimizer
-    _, trainer = pretraining.compile_model(run, data.tokenizer.get_vocab_size())
+    training.make_scheduled_optimizer = make_scheduled_optimizer
+    _, trainer = training.compile_model(run, data.tokenizer.get_vocab_size())
     preset = run.preset
-    blocks = pretraining.count_blocks(data.training, preset.context)
-    rows = pretraining.training_rows(
-        0, run.steps, blocks, preset.batch_size, seed
-    )
+    blocks = batches.count_blocks(data.training, preset.context)
+    rows = batches.training_rows(0, run.steps, blocks, preset.batch_size, seed)
     trainer.fit(
-        *pretraining.cut_blocks(data.training, rows, preset.context),
+        *batches.cut_blocks(data.training, rows, preset.context),
         batch_size=preset.batch_size,
         shuffle=False,
         verbose=0,
     )
-    held_out = pretraining.validation_rows(data.validation, preset)
+    held_out = batches.validation_rows(data.validation, preset)
     loss = trainer.evaluate(
-        *pretraining.cut_blocks(data.validation, held_out, preset.context),
+        *batches.cut_blocks(data.validation, held_out, preset.context),
         batch_size=preset.batch_size,
         verbose=0,
     )
@@ -101,17 +100,18 @@ def make_parser():
 def main(argv=None):
     """Run the benchmark."""
     args = common.parse(make_parser(), argv)
-    pretraining, example = import_examples()
-    wanted = pretraining.parse(example, ["--preset", "demo"])
-    args.preset, args.make_model = wanted.preset, wanted.make_model
+    wanted = import_experiments()
+    from experiments import tokens
+
+    args.preset = wanted.preset
     args.steps = args.steps or (4 if args.quick else 100)
     args.seeds = args.seeds or (1 if args.quick else 2)
-    data = pretraining.load_data(wanted)
-    source = pretraining.describe_source(wanted)
+    data = tokens.load_data(wanted)
+    source = tokens.describe_source(wanted)
     rows = []
     for name, options in make_settings().items():
         losses = [
-            final_loss(pretraining, args, data, source, 42 + seed, options)
+            final_loss(args, data, source, 42 + seed, options)
             for seed in range(args.seeds)
         ]
         rows.append(
@@ -130,7 +130,7 @@ def main(argv=None):
         rows,
         {"largest_difference_of_states": max(differences)},
         steps=args.steps,
-        model="examples/gpt2_pretraining.py, preset demo",
+        model="examples/gpt2_pretraining.py",
     )
 
 

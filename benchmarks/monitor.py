@@ -14,14 +14,15 @@ import time
 
 import common
 import numpy as np
-from loss import import_examples
+from loss import import_experiments
 
 
 def make_trainer(steps):
     """The demo's compiled model, and its preset."""
-    pretraining, example = import_examples()
-    wanted = pretraining.parse(example, ["--preset", "demo"])
-    run = pretraining.Run(
+    wanted = import_experiments()
+    from experiments import training
+
+    run = training.Run(
         folder=pathlib.Path(),
         preset=wanted.preset,
         optimizer="lanton",
@@ -29,9 +30,8 @@ def make_trainer(steps):
         steps=steps,
         seed=0,
         source="random",
-        make_model=wanted.make_model,
     )
-    _, trainer = pretraining.compile_model(run, wanted.preset.vocabulary)
+    _, trainer = training.compile_model(run, wanted.preset.vocabulary)
     return trainer, wanted.preset
 
 
@@ -113,7 +113,7 @@ def main(argv=None):
             }
         ],
         {"monitor_share": own, "monitor_over_bare": ratio},
-        model="examples/gpt2_pretraining.py, preset demo",
+        model="examples/gpt2_pretraining.py",
         matrices=len(monitor.paths),
     )
 

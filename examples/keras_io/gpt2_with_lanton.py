@@ -162,7 +162,7 @@ optimizer's rate chosen from several, are in `docs/paper.md`.
 
 ## Where to go on
 
-`examples/gpt2_pretraining.py` trains GPT-2 on a text of your own or on
-OpenWebText-100k, saves checkpoints and resumes; `Lanton.paper()` has the
-paper's settings.
+`examples/gpt2_pretraining.py` trains longer, saves checkpoints and resumes;
+`python -m experiments.pretraining` takes your own text or OpenWebText-100k.
+`Lanton.paper()` has the paper's settings.
 """

@@ -9,17 +9,22 @@ import keras
 import numpy as np
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
-sys.path.insert(0, str(ROOT / "examples" / "paper"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # as with `python -m experiments.paper`
 
 pytest.importorskip("keras_hub", exc_type=ImportError)
 
-import experiments  # noqa: E402
-import pretraining  # noqa: E402
-import report  # noqa: E402
-import scales  # noqa: E402
-import trials  # noqa: E402
+from experiments import optimizers  # noqa: E402
+from experiments.paper import __main__ as paper  # noqa: E402
+from experiments.paper import ablations  # noqa: E402
+from experiments.paper import bench  # noqa: E402
+from experiments.paper import comparisons  # noqa: E402
+from experiments.paper import learners  # noqa: E402
+from experiments.paper import robustness  # noqa: E402
+from experiments.paper import scales  # noqa: E402
+from experiments.paper import trials  # noqa: E402
+from experiments.paper.report import __main__ as report  # noqa: E402
+from experiments.paper.report.page import SECTIONS  # noqa: E402
 
 TINY = {
     "layers": 1,
@@ -63,9 +68,9 @@ def tiny(monkeypatch):
         longer={"d_muon": (1.5,)},
         workers=0,
     )
-    monkeypatch.setattr(trials, "VALIDATIONS", 2)
+    monkeypatch.setattr(learners, "VALIDATIONS", 2)
     # So short runs leave nothing that is worth the wait.
-    monkeypatch.setattr(trials.gc, "collect", lambda: 0)
+    monkeypatch.setattr(learners.gc, "collect", lambda: 0)
     monkeypatch.setitem(scales.SCALES, "cpu", scale)
     monkeypatch.setattr(scales, "MAIN", ("lanton", "lanton_paper", "d_muon"))
     monkeypatch.setattr(scales, "CNN", ("lanton", "d_muon"))
@@ -87,20 +92,20 @@ eager = pytest.mark.skipif(
 
 @eager
 def test_all_experiments_and_their_page(tiny, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiments, "ROUNDS", 1)
-    monkeypatch.setattr(experiments, "STEPS", 2)
+    monkeypatch.setattr(comparisons, "ROUNDS", 1)
+    monkeypatch.setattr(comparisons, "STEPS", 2)
     variants = {"defaults": {}, "beta_1=0.95": {"beta_1": 0.95}}
-    monkeypatch.setattr(experiments, "VARIANTS", variants)
-    monkeypatch.setattr(experiments, "OTHERS", {"D-Muon": ("d_muon", {})})
-    names = [n for n in experiments.EXPERIMENTS if n != "bounds"]
+    monkeypatch.setattr(ablations, "VARIANTS", variants)
+    monkeypatch.setattr(ablations, "OTHERS", {"D-Muon": ("d_muon", {})})
+    names = [n for n in paper.EXPERIMENTS if n != "bounds"]
     names.remove("by_layer")  # the same function as `losses`
-    arguments = ["--backend", "torch", "--text", str(text)]
+    arguments = ["--text", str(text)]
     arguments += ["--output", str(tmp_path / "runs")]
     arguments += ["--results", str(tmp_path / "results")]
-    experiments.main([*names, *arguments])
+    paper.main([*names, *arguments])
     folder = tmp_path / "runs" / "trials"
     runs = len(list(folder.rglob("*.json")))
-    experiments.main(["losses", *arguments])  # nothing is trained anew
+    paper.main(["losses", *arguments])  # nothing is trained anew
     assert len(list(folder.rglob("*.json"))) == runs
     report.main(
         [
@@ -134,7 +139,7 @@ def test_rates_are_the_schedules(minimum):
     task = dataclasses.replace(
         scales.CPU.tasks["gpt2"], minimum_ratio=minimum, warmup=4
     )
-    schedule = pretraining.make_schedule(0.1, 40, 4, minimum)
+    schedule = optimizers.make_schedule(0.1, 40, 4, minimum)
     wanted = [float(keras.ops.convert_to_numpy(schedule(i))) for i in range(40)]
     np.testing.assert_allclose(
         trials.learning_rates(make_trial(), task), wanted, rtol=1e-5, atol=1e-9
@@ -160,34 +165,34 @@ def test_runs_of_other_text_or_code_are_not_taken(tmp_path, monkeypatch):
         path.write_text("words")
 
     def folder(*arguments):
-        args = ["--output", str(tmp_path), "--backend", "jax", *arguments]
-        return experiments.Bench(experiments.parse(args)).folder
+        args = ["--output", str(tmp_path), *arguments]
+        return bench.Bench(paper.parse(args)).folder
 
     first = folder("--text", str(paths[0]))
     assert folder("--text", str(paths[0])) == first
     assert folder("--text", str(paths[1])) != first
-    assert folder("--text", str(paths[0]), "--backend", "torch") != first
+    with monkeypatch.context() as patch:
+        patch.setattr(keras.backend, "backend", lambda: "another")
+        assert folder("--text", str(paths[0])) != first
     paths[0].write_text("more words")
     assert folder("--text", str(paths[0])) != first
-    (tmp_path / "examples").mkdir()
-    monkeypatch.setattr(trials, "EXAMPLES", tmp_path / "examples")
+    (tmp_path / "code").mkdir()
+    monkeypatch.setattr(bench, "EXPERIMENTS", tmp_path / "code")
     second = folder("--text", str(paths[1]))
-    (tmp_path / "examples" / "one.py").write_text("1")
+    (tmp_path / "code" / "one.py").write_text("1")
     assert folder("--text", str(paths[1])) != second
 
 
 @eager
 def test_a_run_does_not_depend_on_those_before(tiny, text, tmp_path):
-    args = experiments.parse(
-        ["--backend", "torch", "--text", str(text), "--output", str(tmp_path)]
-    )
-    bench = experiments.Bench(args)
-    trial = bench.trial("gpt2", "lanton", 0.01)
-    learner = trials.learner(trial, tiny.tasks, bench.data)
+    args = paper.parse(["--text", str(text), "--output", str(tmp_path)])
+    one = bench.Bench(args)
+    trial = one.trial("gpt2", "lanton", 0.01)
+    learner = learners.learner(trial, tiny.tasks, one.data)
     first = learner.train(trial)["loss"]
     learner.train(dataclasses.replace(trial, learning_rate=0.5, seed=7))
     again = learner.train(trial)["loss"]
-    alone = trials.learner(trial, tiny.tasks, bench.data).train(trial)["loss"]
+    alone = learners.learner(trial, tiny.tasks, one.data).train(trial)["loss"]
     assert first == again == alone
 
 
@@ -201,7 +206,7 @@ def test_a_run_does_not_depend_on_those_before(tiny, text, tmp_path):
     ],
 )
 def test_window(losses, width):
-    found = experiments.window([1.0, 2.0, 4.0], losses)
+    found = robustness.window([1.0, 2.0, 4.0], losses)
     np.testing.assert_allclose(found, width, rtol=1e-6)
 
 
@@ -210,13 +215,13 @@ def test_window(losses, width):
     [([3.0, 2.9], 1.0), ([3.2, 3.0], 1.5), ([3.3, 3.2], None)],
 )
 def test_needed(losses, times):
-    found = experiments.needed([1.0, 1.5], losses, 3.0)
+    found = robustness.needed([1.0, 1.5], losses, 3.0)
     assert found == (times if times is None else pytest.approx(times))
 
 
 def test_unknown_experiment(capsys):
     with pytest.raises(SystemExit):
-        experiments.parse(["lossses"])
+        paper.parse(["lossses"])
     assert "there is no experiment lossses" in capsys.readouterr().err
 
 
@@ -227,9 +232,9 @@ def test_no_results(tmp_path):
 
 def test_the_committed_page_is_of_the_committed_results():
     page = (ROOT / "docs" / "paper.md").read_text()
-    for name, (title, _) in report.SECTIONS.items():
+    for name, (title, _) in SECTIONS.items():
         path = ROOT / "benchmarks" / "results" / "paper_cpu" / f"{name}.json"
-        if name in experiments.BY_NAME_ALONE and not path.exists():
+        if name in paper.BY_NAME_ALONE and not path.exists():
             continue
         assert json.loads(path.read_text())["experiment"] == name
         assert f". {title}\n" in page

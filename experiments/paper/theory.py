@@ -1,6 +1,6 @@
 """The theory of LANTON, on a stochastic quadratic whose constants are known.
 
-    python examples/paper/theory.py
+    python -m experiments.paper.theory
 
 writes theory.json and theory.png and prints what held and what did not. The
 problem has N layers, matrices of 16 x 24:
@@ -13,8 +13,8 @@ s_l and S_l = s_l / 0.9, always: a random multiple of one of 16 fixed partial
 isometries, of random sign. `Lanton` itself makes the steps (Option II: two
 gradients per step, exact nuclear norms, alpha absolute, no look-ahead).
 
-What is tested. The paper's text was not at hand when this was written: from
-it come Algorithm 1, the assumption (smooth layers, s_l <= noise <= S_l almost
+What is tested. The paper's proofs were not at hand: from the paper itself come
+Algorithm 1, the assumption (smooth layers, s_l <= noise <= S_l almost
 surely), that the bounds on H need beta_2 near 1 and s_l > 0, and the form of
 the theorem: an average dual norm of 1 / sqrt(T) + sqrt(sum_l S_l) / T^(1/4),
 against sqrt(N max_l S_l) without adaptation. The statements below, with their
@@ -71,7 +71,6 @@ same setting the adapted rates by themselves lose.
 
 import argparse
 import dataclasses
-import functools
 import json
 import math
 import os
@@ -81,32 +80,26 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 
 import keras
 import numpy as np
-from keras import ops
 
-from keras_lanton import Lanton
+from experiments.paper.quadratic import RADIUS
+from experiments.paper.quadratic import mean_square
+from experiments.paper.quadratic import trajectory
+from experiments.paper.theory_pictures import METHODS
+from experiments.paper.theory_pictures import plot
+from experiments.paper.theory_pictures import table
 
-ROWS, COLUMNS = 16, 24
-RANK = min(ROWS, COLUMNS)
-SHAPE = math.sqrt(COLUMNS / ROWS)  # of the dual norm: SHAPE times nuclear
-CURVATURE = 1 / (RANK * SHAPE**2)  # whose smoothness is 1
-RADIUS = 4.0  # RMS->RMS norm of X* - X_1
-LOWEST = 0.9  # s_l / S_l
-DIRECTIONS = 16
 ALPHA = 0.1
 # So large that every ratio is 1.
 WITHOUT = 1e9
-METHODS = ("adaptive", "fixed")
+
 # "same" is "fixed" at the setting of "adaptive".
 KINDS = (*METHODS, "same")
 NOISE = 0.25  # of the other layers, in 4
-# Okabe and Ito's, distinct for colour-blind readers.
-COLOURS = {"adaptive": "#0072B2", "fixed": "#D55E00"}
-GREY = "#666666"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much is run."""
+    """The numbers of runs and steps."""
 
     trials: int  # of the lemmas
     lemma_steps: int
@@ -141,129 +134,8 @@ SCALES = {
 }
 
 
-# The problem.
-
-
-def isometries(count, rng):
-    """`(count, ROWS, COLUMNS)`, all singular values 1."""
-    U, _, V = np.linalg.svd(
-        rng.standard_normal((count, ROWS, COLUMNS)), full_matrices=False
-    )
-    return U @ V
-
-
-def dual(G):
-    """||.||_* of matrices `(..., ROWS, COLUMNS)`."""
-    return SHAPE * np.linalg.svd(G, compute_uv=False).sum(axis=-1)
-
-
-# Of dual norm 1.
-UNITS = isometries(DIRECTIONS, np.random.default_rng(0)) / (SHAPE * RANK)
-
-
-def draw_noise(S, rng):
-    """One sample per layer, of dual norm in [LOWEST S_l, S_l] and mean 0."""
-    sizes = S * rng.uniform(LOWEST, 1.0, len(S)) * rng.choice((-1, 1), len(S))
-    return sizes[:, None, None] * UNITS[rng.integers(DIRECTIONS, size=len(S))]
-
-
-@functools.cache
-def mean_square():
-    """M_l / S_l^2, by quadrature over sizes and all pairs of directions."""
-    nodes, weights = np.polynomial.legendre.leggauss(4)
-    sizes = LOWEST + (1 - LOWEST) * (nodes + 1) / 2
-    total = 0.0
-    for u, w in zip(sizes, weights / 2, strict=True):
-        for v, x in zip(sizes, weights / 2, strict=True):
-            for sign in (-1, 1):
-                pairs = u * UNITS[:, None] - sign * v * UNITS[None]
-                total += w * x * np.mean(dual(pairs) ** 2) / 2
-    return total
-
-
-# One run of the optimizer.
-
-
-def make_stepper(optimizer, variable):
-    """A function that applies one gradient; on JAX compiled."""
-    if keras.backend.backend() != "jax":
-        return lambda G: optimizer.apply(
-            [ops.convert_to_tensor(G, "float32")], [variable]
-        )
-    import jax
-
-    compiled = jax.jit(optimizer.stateless_apply)
-
-    def step(G):
-        state = [v.value for v in optimizer.variables]
-        (x,), state = compiled(state, [np.float32(G)], [variable.value])
-        variable.assign(x)
-        for one, value in zip(optimizer.variables, state, strict=True):
-            one.assign(value)
-
-    return step
-
-
-def trajectory(S, steps, *, eta, beta_1, beta_2, alpha, seed, record=False):
-    """Runs `Lanton` on the problem.
-
-    Args:
-        S: Largest noise of each layer, `(layers,)`.
-        steps: T.
-        eta: Base learning rate.
-        beta_1: Of the momentum.
-        beta_2: Of the noise.
-        alpha: In units of the dual norm.
-        seed: Of the optimum and the noise.
-        record: Whether the noise and the ratios are returned, too.
-
-    Returns:
-        A dict of arrays `(steps, layers)`: `"norms"`, dual norms of the true
-        gradients before each step; with `record`, `"H"` and `"ratios"`.
-    """
-    rng = np.random.default_rng(seed)
-    optimum = RADIUS * SHAPE * isometries(len(S), rng)
-    with keras.name_scope("layers"):
-        x = keras.Variable(np.zeros_like(optimum, "float32"), name="kernel")
-    optimizer = Lanton.paper(
-        eta,
-        beta_1=beta_1,
-        beta_2=beta_2,
-        alpha=alpha,
-        alpha_unit="absolute",
-        noise_interval=1,
-        noise_schedule="interval",
-        noise_reference="independent_gradient",
-        noise_estimator="svd",
-        gradient_accumulation_steps=2,
-        step_scale="operator",
-        ns_coefficients="polar_express",
-        ns_steps=8,
-        ns_dtype="float32",
-        weight_decay=None,
-    )
-    optimizer.assign_role("hidden", [x], input_axes=(1,), output_axes=(2,))
-    optimizer.build([x])
-    step = make_stepper(optimizer, x)
-    gradients, H, ratios = [], [], []
-    for _ in range(steps):
-        gradient = CURVATURE * (ops.convert_to_numpy(x) - optimum)
-        gradients.append(gradient)
-        for _ in range(2):
-            step(gradient + draw_noise(S, rng))
-        if record:
-            (report,) = optimizer.noise_report().values()
-            H.append(np.float64(report["noise"]) ** 2)
-            ratios.append(np.float64(report["ratio"]))
-    found = {"norms": dual(np.array(gradients))}
-    return {**found, "H": np.array(H), "ratios": np.array(ratios)}
-
-
-# 1 and 2: the lemmas.
-
-
 def hoeffding(t, S, scale):
-    """What |H - E H| stays below; see 1. `(steps, layers)`."""
+    """The bound on |H - E H|; see 1. `(steps, layers)`."""
     b2 = scale.beta_2
     weights = (1 - b2) / (1 + b2) * (1 - b2 ** (2 * t))  # sum of their squares
     events = 2 * scale.layers * scale.lemma_steps / scale.delta
@@ -331,9 +203,6 @@ def check_lemmas(scale):
             np.minimum(high[-1], 1).tolist(),
         ],
     }
-
-
-# 3 and 4: the rate.
 
 
 def setting(S, steps, method):
@@ -412,9 +281,6 @@ def measure_noise(scale, seeds):
     }
 
 
-# All of it.
-
-
 def run(scale="cpu", seeds=(0, 1)):
     """The experiment.
 
@@ -436,116 +302,6 @@ def run(scale="cpu", seeds=(0, 1)):
     }
 
 
-def plot(result, path):
-    """One panel for H, one for the rate, one for the noise."""
-    import matplotlib
-
-    matplotlib.use("agg")  # draws to a file, needs no display
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
-    plot_lemma(axes[0], result["lemmas"])
-    plot_rate(axes[1], result["rate"])
-    plot_noise(axes[2], result["noise"])
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-
-
-def plot_lemma(axis, lemmas):
-    for i, one in enumerate(lemmas["noisiest_layer"]):
-        label = "H over its mean, one run each" if i == 0 else None
-        t = range(1, len(one) + 1)
-        axis.plot(t, one, color=COLOURS["adaptive"], lw=0.7, label=label)
-    t = (lemmas["t0"], len(one))
-    label = f"promised with probability {lemmas['promised']:g}"
-    axis.fill_between(t, 0.5, 1.5, color="#56B4E9", alpha=0.25, label=label)
-    axis.set(
-        title="H of the noisiest layer",
-        xlabel="step",
-        ylabel="H / ((1 - b2^t) M)",
-        ylim=(0.4, 1.8),
-    )
-
-
-def plot_rate(axis, rate):
-    T = np.array(rate["T"])
-    for method in METHODS:
-        mean = np.mean(rate[method]["norms"], axis=0)
-        label = f"{method}, T^{rate[method]['exponent']:.2f}"
-        axis.loglog(T, mean, "o-", color=COLOURS[method], label=label)
-    line = 0.9 * mean[0] * (T / T[0]) ** rate["predicted"]
-    axis.loglog(T, line, "--", color=GREY, label="predicted, T^-0.25")
-    axis.set_xticks(T, [str(one) for one in T])
-    axis.set_yticks(*[(2, 3, 4, 5, 6, 8, 10)] * 2)
-    axis.minorticks_off()
-    axis.set_ylim(0.8 * line[-1], 1.3 * mean[0])
-    axis.set(
-        title="Average dual norm of the gradient",
-        xlabel="steps T",
-        ylabel="mean of sum over layers",
-    )
-
-
-def plot_noise(axis, noise):
-    x = noise["noises"]
-    styles = {
-        "own": ("o-", "#0072B2", "each at its own setting"),
-        "same": ("^-", "#CC79A7", "both at that of adaptive"),
-        "tuned": ("s-", "#009E73", "each with its rate tuned"),
-        "predicted": ("--", GREY, "predicted from the bounds"),
-    }
-    for key, (style, colour, label) in styles.items():
-        axis.plot(x, noise[key], style, color=colour, label=label)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(x, [str(one) for one in x])
-    axis.axhline(1, color=GREY, lw=0.5)
-    axis.set(
-        title="Average norm, fixed over adaptive",
-        xlabel="noise of one layer over the others'",
-        ylabel="ratio",
-    )
-
-
-def table(result):
-    """What is printed."""
-    lemmas, rate, noise = (result[k] for k in ("lemmas", "rate", "noise"))
-    lines = [f"{lemmas['trials']} runs, from step {lemmas['t0']} on"]
-    names = {
-        "H": "H between M/2 and 3M/2",
-        "ratio": "ratio within its bounds",
-        "H_surely": "H below 4 S^2",
-        "ratio_surely": "ratio within its sure bounds",
-    }
-    for key, name in names.items():
-        found = lemmas["frequency"][key]
-        promised = 1.0 if key.endswith("surely") else lemmas["promised"]
-        verdict = "held" if found >= promised else "DID NOT HOLD"
-        lines.append(f"  {name:30}{found:6.2f} (>= {promised:.2f})  {verdict}")
-    worst = max(lemmas["largest_deviations"])
-    lines.append(f"  {'largest |H / E H - 1|':30}{worst:6.2f} (<= 0.50)")
-    lines.append("exponent of the average dual norm against T (-0.25)")
-    for method in METHODS:
-        found = rate[method]["exponent"]
-        near = "agrees" if abs(found + 0.25) < 0.05 else "DIFFERS"
-        lines.append(f"  {method:30}{found:6.2f}  {near}")
-    lines.append("average norm without adaptation over that with it")
-    lines.append("  noise of one layer  predicted    own   same  tuned")
-    keys = ("noises", "predicted", "own", "same", "tuned")
-    for row in zip(*[noise[key] for key in keys], strict=True):
-        lines.append("  {:18g}{:11.2f}{:7.2f}{:7.2f}{:7.2f}".format(*row))
-    predicted = noise["predicted"][-1]
-    for key in keys[2:]:
-        near = abs(noise[key][-1] / predicted - 1) < 0.2
-        lines.append(
-            f"  {key}: {'agrees within 20 %' if near else 'DIFFERS'} "
-            "at the largest noise"
-        )
-    return "\n".join(lines)
-
-
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n")[0],
@@ -563,7 +319,3 @@ def main(arguments=None):
     (options.output / "theory.json").write_text(text + "\n")
     plot(result, options.output / "theory.png")
     print(table(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tqdm", reason="the token files show a progress bar")
-EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
-sys.path.insert(0, str(EXAMPLES))  # as when an example is run
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # as with `python -m experiments.pretraining`
 
-import token_files  # noqa: E402
+from experiments import token_files  # noqa: E402
 
 SOURCE = {"dataset": "numbers"}
 # Document i is the number i, i % 5 times, and an end token of 0.
@@ -123,7 +123,7 @@ t.write(pathlib.Path({folder!r}), deadly)
 def test_killed_process_goes_on(tmp_path):
     write(tmp_path / "whole")
     folder = tmp_path / "killed"
-    paths = [str(pathlib.Path(__file__).parent), str(EXAMPLES)]
+    paths = [str(pathlib.Path(__file__).parent), str(ROOT)]
     program = KILLED.format(paths=paths, folder=str(folder))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -192,3 +192,12 @@ def test_damaged_shards_are_refused(tmp_path, damage):
         path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(ValueError, match="00001.npy must have .* Received: "):
         token_files.read(tmp_path)
+
+
+def test_bar_counts_the_documents_of_a_list(tmp_path, capsys):
+    """The number of a list's documents is known, a stream's is not."""
+    write(tmp_path / "list", lambda first: TEXTS[first:])
+    assert "100/100" in capsys.readouterr().err
+    write(tmp_path / "stream", lambda first: (t for t in TEXTS[first:]))
+    assert "documents" not in capsys.readouterr().err
+    assert read_all(tmp_path / "list") == read_all(tmp_path / "stream")

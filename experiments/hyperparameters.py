@@ -161,32 +161,10 @@ def options(method, experiment):
     return (*row.options, ("adam_lr_ratio", ratio))
 
 
-def make_optimizer(method, learning_rate, *, options=(), **kwargs):
-    """A method's optimizer.
-
-    Args:
-        method: A name of `ROWS` or `WITHOUT_ROWS`.
-        learning_rate: Float or schedule.
-        options: Pairs of names and values, as `Row.options`.
-        **kwargs: More of them, e.g. `global_clipnorm`.
-    """
-    import keras
-
-    import keras_lanton
-    from keras_lanton import baselines
-
-    classes = {
-        "sgd": keras.optimizers.SGD,
-        "adamw": keras.optimizers.AdamW,
-        "lanton": keras_lanton.Lanton,
-        "lanton_paper": keras_lanton.Lanton.paper,
-        "muon": baselines.Muon,
-        "d_muon": baselines.DMuon,
-        "adamuon": baselines.AdaMuon,
-        "scion": baselines.Scion,
-        "gluon": baselines.Gluon,
-        "mars": baselines.Mars,
-        "lamb": baselines.Lamb,
-        "blockwise_adamw": baselines.BlockwiseAdamW,
+def learning_rates(experiment):
+    """The printed rate of each method that has a row in an experiment."""
+    return {
+        row.method: row.learning_rate
+        for row in ROWS
+        if row.experiment == experiment
     }
-    return classes[method](learning_rate, **{**dict(options), **kwargs})

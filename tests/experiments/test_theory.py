@@ -1,7 +1,6 @@
 """The theory's experiment runs, and its constants are what it says."""
 
 import dataclasses
-import importlib.util
 import json
 import pathlib
 import sys
@@ -9,19 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-PATH = pathlib.Path(__file__).parents[1] / "examples" / "paper" / "theory.py"
+ROOT = pathlib.Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # as with `python -m experiments.paper.theory`
+
+from experiments.paper import quadratic  # noqa: E402
+from experiments.paper import theory  # noqa: E402
+from experiments.paper import theory_pictures  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def theory():
-    spec = importlib.util.spec_from_file_location("paper_theory", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
-def tiny(theory, **options):
+def tiny(**options):
     options = {
         "trials": 2,
         "lemma_steps": 12,
@@ -39,9 +34,9 @@ def tiny(theory, **options):
 
 
 @pytest.mark.compiles_a_lot
-def test_run(theory, tmp_path):
+def test_run(tmp_path):
     pytest.importorskip("matplotlib", reason="the example draws")
-    result = theory.run(tiny(theory), seeds=(0,))
+    result = theory.run(tiny(), seeds=(0,))
     result = json.loads(json.dumps(result))
     assert result["lemmas"]["frequency"]["H_surely"] == 1.0
     assert result["lemmas"]["frequency"]["ratio_surely"] == 1.0
@@ -49,40 +44,42 @@ def test_run(theory, tmp_path):
     np.testing.assert_allclose(result["noise"]["predicted"][0], 1.0)
     # All layers equally noisy: there is nothing to adapt to.
     assert result["noise"]["own"][0] == pytest.approx(1.0, abs=0.05)
-    theory.plot(result, tmp_path / "theory.png")
+    theory_pictures.plot(result, tmp_path / "theory.png")
     assert (tmp_path / "theory.png").stat().st_size > 10_000
-    assert "exponent" in theory.table(result)
+    assert "exponent" in theory_pictures.table(result)
 
 
-def test_smoothness_is_1(theory):
+def test_smoothness_is_1():
     """Of one layer, from the RMS->RMS norm to its dual."""
     rng = np.random.default_rng(0)
     for D in (
         rng.standard_normal((16, 24)),
-        theory.isometries(1, rng)[0],
+        quadratic.isometries(1, rng)[0],
     ):
-        norm = np.linalg.norm(D, 2) / theory.SHAPE
-        change = theory.dual(theory.CURVATURE * D)
+        norm = np.linalg.norm(D, 2) / quadratic.SHAPE
+        change = quadratic.dual(quadratic.CURVATURE * D)
         assert change <= norm * (1 + 1e-9)
     assert change == pytest.approx(norm)  # of an isometry: it is tight
 
 
-def test_noise_is_within_its_bounds(theory):
+def test_noise_is_within_its_bounds():
     rng = np.random.default_rng(0)
     S = np.array([0.5, 2.0])
-    draws = np.array([theory.draw_noise(S, rng) for _ in range(4000)])
-    sizes = theory.dual(draws) / S
-    assert sizes.min() >= theory.LOWEST - 1e-9
+    draws = np.array([quadratic.draw_noise(S, rng) for _ in range(4000)])
+    sizes = quadratic.dual(draws) / S
+    assert sizes.min() >= quadratic.LOWEST - 1e-9
     assert sizes.max() <= 1 + 1e-9
     assert np.abs(draws.mean(axis=0)).max() < 0.05 * np.abs(draws).max()
-    found = np.mean(theory.dual(draws[::2] - draws[1::2]) ** 2, axis=0) / S**2
-    assert theory.LOWEST**2 <= theory.mean_square() <= 4
-    np.testing.assert_allclose(found, theory.mean_square(), rtol=0.03)
+    found = (
+        np.mean(quadratic.dual(draws[::2] - draws[1::2]) ** 2, axis=0) / S**2
+    )
+    assert quadratic.LOWEST**2 <= quadratic.mean_square() <= 4
+    np.testing.assert_allclose(found, quadratic.mean_square(), rtol=0.03)
 
 
-def test_the_optimizer_keeps_H_and_ratio_as_printed(theory):
+def test_the_optimizer_keeps_H_and_ratio_as_printed():
     S = np.array([0.5, 2.0])
-    run = theory.trajectory(
+    run = quadratic.trajectory(
         S,
         3,
         eta=0.1,
@@ -93,17 +90,17 @@ def test_the_optimizer_keeps_H_and_ratio_as_printed(theory):
         record=True,
     )
     rng = np.random.default_rng(5)
-    theory.isometries(2, rng)  # the optimum's
+    quadratic.isometries(2, rng)  # the optimum's
     H = np.zeros(2)
     for t in range(3):
-        first, second = (theory.draw_noise(S, rng) for _ in range(2))
-        H = 0.75 * H + 0.25 * theory.dual(first - second) ** 2
+        first, second = (quadratic.draw_noise(S, rng) for _ in range(2))
+        H = 0.75 * H + 0.25 * quadratic.dual(first - second) ** 2
         np.testing.assert_allclose(run["H"][t], H, rtol=1e-4)
         a = 0.1 / np.sqrt(0.01 + H)
         ratio = np.sqrt(a / a.max())
         np.testing.assert_allclose(run["ratios"][t], ratio, rtol=1e-4)
 
 
-def test_nothing_promised_is_an_error(theory):
+def test_nothing_promised_is_an_error():
     with pytest.raises(ValueError, match="Received: beta_2=0.5"):
-        theory.check_lemmas(tiny(theory, beta_2=0.5, delta=0.1))
+        theory.check_lemmas(tiny(beta_2=0.5, delta=0.1))

@@ -4,25 +4,28 @@
 end and leaves in a folder
 
     00000.npy, 00001.npy, ...    token ids, whole documents each
-    index.json                   of what text, which files, how far
+    index.json                   the source, the files, how many documents
 
-Stopped at any moment, even killed, it goes on behind the last file that the
-index names when it is called again, and what it then leaves are the same
-tokens. `read` gives the folder as one long row.
+Interrupted at any moment, even killed, and called again, it continues after
+the last file that the index names: the tokens are those of an undisturbed
+call. `read` gives the folder as one long row.
 """
 
 import itertools
 import json
+import operator
 import os
 
 import numpy as np
 import tqdm
 
-# Documents tokenized at a time: enough for the tokenizer's threads.
-BATCH = 1000
+# Documents tokenized at a time: enough for the tokenizer's threads, and their
+# encodings, 100 bytes a token, stay below 300 MB.
+BATCH = 100
 # Tokens after which a file is closed, with `BATCH` documents more at most:
 # 128 MB at 16 bits, which is what a kill can cost and what is in memory.
 SHARD = 2**26
+DOCUMENTS = " documents"  # a progress bar's unit
 
 
 def read_json(path):
@@ -45,7 +48,7 @@ def is_finished(index, limit):
 
 
 def read_index(folder, source):
-    """How far the tokens in `folder` go; refuse those of another source."""
+    """The index of the tokens in `folder`; refuse another source's."""
     index = read_json(folder / "index.json")
     if index is None:
         return {"source": source, "documents": 0, "ended": False, "shards": []}
@@ -70,8 +73,25 @@ def take(stream, tokenize, wanted, bar):
         if texts:
             arrays.append(tokenize(texts))
             documents += len(texts)
-            bar.update(len(arrays[-1]))
+            bar.update(len(texts) if bar.unit == DOCUMENTS else len(arrays[-1]))
     return arrays, documents, ended
+
+
+def progress_bar(folder, documents, index, limit):
+    """It counts documents where their number is known, or else tokens."""
+    left = operator.length_hint(documents)
+    if left and limit is None:
+        done, unit = index["documents"], DOCUMENTS
+        total = done + left
+    else:
+        done, total, unit = count_tokens(index), limit, " tokens"
+    return tqdm.tqdm(
+        desc=f"Tokenizing, {folder.name}",
+        total=total,
+        initial=done,
+        unit=unit,
+        unit_scale=True,
+    )
 
 
 def save(path, arrays):
@@ -90,15 +110,15 @@ def save(path, arrays):
 def write(folder, open_stream, tokenize, source, limit=None):
     """Tokenize into `folder` what it does not hold yet.
 
-    With a higher `limit` than last time it goes on where it stopped.
+    With a higher `limit` than last time it adds the tokens that are missing.
 
     Args:
         folder: A `pathlib.Path`; made if need be.
         open_stream: Function of a number n, called only if documents are
-            wanted: an iterable over the texts behind the first n.
+            missing: an iterable over the texts without the first n.
         tokenize: Function of a list of texts: one array of all their tokens.
-        source: What the tokens depend on, as JSON has it.
-        limit: Tokens that are enough; all if None.
+        source: All that the tokens depend on, as JSON has it.
+        limit: Number of tokens after which it stops; None: all.
 
     Raises:
         ValueError: If the folder's tokens are those of another source.
@@ -107,14 +127,9 @@ def write(folder, open_stream, tokenize, source, limit=None):
     if is_finished(index, limit):
         return
     folder.mkdir(parents=True, exist_ok=True)
-    stream = iter(open_stream(index["documents"]))
-    with tqdm.tqdm(
-        desc=f"Tokenizing, {folder.name}",
-        total=limit,
-        initial=count_tokens(index),
-        unit=" tokens",
-        unit_scale=True,
-    ) as bar:
+    documents = open_stream(index["documents"])
+    stream = iter(documents)
+    with progress_bar(folder, documents, index, limit) as bar:
         while not is_finished(index, limit):
             left = SHARD if limit is None else limit - count_tokens(index)
             arrays, documents, index["ended"] = take(
@@ -124,7 +139,7 @@ def write(folder, open_stream, tokenize, source, limit=None):
                 name = f"{len(index['shards']):05}.npy"
                 index["shards"].append(save(folder / name, arrays))
                 index["documents"] += documents
-            write_json(folder / "index.json", index)  # last: it vouches
+            write_json(folder / "index.json", index)  # last: all is written
 
 
 class Tokens:

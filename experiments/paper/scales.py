@@ -1,21 +1,13 @@
-"""What the paper's experiments train at each scale, and the rates they try."""
+"""The models that the paper's experiments train at each scale."""
 
 import dataclasses
-import pathlib
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from experiments import images
+from experiments.image_data import load_cifar100
+from experiments.image_data import load_digits
+from experiments.presets import PRESETS
 
-import cnn_images  # noqa: E402
-import gpt2_pretraining  # noqa: E402
-import llama_pretraining  # noqa: E402
-
-EXAMPLES = {
-    "gpt2": gpt2_pretraining.EXAMPLE,
-    "llama": llama_pretraining.EXAMPLE,
-    "llama_wide": llama_pretraining.EXAMPLE,
-}
-# Those of the paper's main comparison, and Lanton with the paper's settings.
+# The paper's main comparison, and Lanton with the paper's settings.
 MAIN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "adamw")
 CNN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "sgd")
 
@@ -24,12 +16,12 @@ CNN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "sgd")
 class Scale:
     """Tasks by name, and how their optimizers are tuned."""
 
-    tasks: dict  # presets of the examples
+    tasks: dict  # presets
     grids: dict  # learning rates by task, then by method
     seeds: tuple  # the first one tunes
     batch_sizes: tuple  # of the experiment on batch sizes
     longer: dict  # by method: how many times the steps, to reach Lanton's loss
-    options: dict  # of language models' optimizers, beside the paper's
+    options: dict  # of language models' optimizers, added to the paper's
     load_images: object  # function of a seed
     workers: int  # runs at once
 
@@ -63,19 +55,19 @@ CPU_GRID = {
     "blockwise_adamw": around(1e-3),
 }
 SMALL_LLAMA = dataclasses.replace(
-    llama_pretraining.PRESETS["demo"],
+    PRESETS["llama_demo"],
     **SMALL,
     feed_forward=176,
     key_value_heads=1,
 )
 CPU = Scale(
     tasks={
-        "gpt2": dataclasses.replace(gpt2_pretraining.PRESETS["demo"], **SMALL),
+        "gpt2": dataclasses.replace(PRESETS["gpt2_demo"], **SMALL),
         "llama": SMALL_LLAMA,
         "llama_wide": dataclasses.replace(
             SMALL_LLAMA, width=128, feed_forward=352, key_value_heads=2
         ),
-        "cnn": dataclasses.replace(cnn_images.PRESETS["digits"], epochs=6),
+        "cnn": dataclasses.replace(images.PRESETS["digits"], epochs=6),
     },
     grids={
         "gpt2": CPU_GRID,
@@ -98,17 +90,17 @@ CPU = Scale(
     # Muon's second rate is not tuned by itself: half of the first gives AdamW
     # what it has under D-Muon at hidden steps of equal size.
     options={"muon": {"adam_lr_ratio": 0.5}},
-    load_images=cnn_images.load_digits,
+    load_images=load_digits,
     workers=2,
 )
 # The paper's grids: GPT-2's has seven rates from 1e-4 to 5e-3, as Llama's.
 PAPER_GRID = (1e-4, 3e-4, 5e-4, 8e-4, 1e-3, 3e-3, 5e-3)
 PAPER = Scale(
     tasks={
-        "gpt2": gpt2_pretraining.PRESETS["gpt2_small"],
-        "llama": llama_pretraining.PRESETS["llama_500m"],
-        "llama_wide": llama_pretraining.PRESETS["llama_1b"],
-        "cnn": cnn_images.PRESETS["cifar100"],
+        "gpt2": PRESETS["gpt2_small"],
+        "llama": PRESETS["llama_500m"],
+        "llama_wide": PRESETS["llama_1b"],
+        "cnn": images.PRESETS["cifar100"],
     },
     grids={
         "gpt2": dict.fromkeys(CPU_GRID, PAPER_GRID),
@@ -117,7 +109,7 @@ PAPER = Scale(
         "cnn": {
             name: around(rate)
             for name, rate in {
-                **cnn_images.PRESETS["cifar100"].learning_rates,
+                **images.PRESETS["cifar100"].learning_rates,
                 "lanton_paper": 0.1,
             }.items()
         },
@@ -126,7 +118,7 @@ PAPER = Scale(
     batch_sizes=(8, 16, 32, 48, 64),
     longer={"d_muon": (1.25, 1.5, 2.0), "adamw": (2.0, 3.0)},
     options={},
-    load_images=cnn_images.load_cifar100,
+    load_images=load_cifar100,
     workers=1,
 )
 SCALES = {"cpu": CPU, "paper": PAPER}

@@ -1,0 +1,90 @@
+"""The optimizers by name, with their schedule."""
+
+import keras
+
+import keras_lanton
+from experiments import hyperparameters
+from keras_lanton import baselines
+
+# By name: label, and a color of Okabe and Ito or, the second, of Tol: distinct
+# for color-blind readers.
+OPTIMIZERS = {
+    "lanton": ("LANTON", "#0072B2"),
+    "lanton_paper": ("LANTON, paper", "#882255"),
+    "adamw": ("AdamW", "#D55E00"),
+    "keras_muon": ("Keras' Muon", "#009E73"),
+    "muon": ("Muon", "#009E73"),
+    "d_muon": ("D-Muon", "#56B4E9"),
+    "adamuon": ("AdaMuon", "#F0E442"),
+    "scion": ("Scion", "#CC79A7"),
+    "gluon": ("Gluon", "#CC79A7"),
+    "mars": ("MARS-AdamW", "#E69F00"),
+    "blockwise_adamw": ("BW-AdamW", "#000000"),
+    "lamb": ("LAMB", "#000000"),
+}
+
+LANTONS = ("lanton", "lanton_paper")  # which measure noise
+
+
+def warmup_steps(preset, steps):
+    """A short run warms up for a tenth of its own steps."""
+    return max(2, min(preset.warmup, steps // 10))
+
+
+def make_schedule(learning_rate, steps, warmup, minimum_ratio=0.0):
+    """Linear over `warmup` steps, then a cosine over the rest of `steps`.
+
+    It ends at `minimum_ratio` of the peak rate.
+    """
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=learning_rate / warmup,
+        warmup_steps=warmup - 1,
+        warmup_target=learning_rate,
+        decay_steps=steps - warmup,
+        alpha=minimum_ratio,
+    )
+
+
+def make_optimizer(name, learning_rate, experiment="gpt2_small", **kwargs):
+    """An optimizer by name, with the paper's options of an experiment."""
+    if name == "keras_muon":
+        decay = hyperparameters.DECAY["weight_decay"]
+        return keras.optimizers.Muon(
+            learning_rate,
+            adam_beta_2=0.95,
+            adam_weight_decay=decay,
+            weight_decay=decay,
+            **kwargs,
+        )
+    if name in ("adamw", "mars"):
+        # GPT-2's and MARS' usual clipping, which AdamW needs here: without it
+        # the demo's loss jumps at the end of the warm-up, and ends higher.
+        kwargs["global_clipnorm"] = 1.0
+    options = hyperparameters.options(name, experiment)
+    return construct(name, learning_rate, options=options, **kwargs)
+
+
+def construct(method, learning_rate, *, options=(), **kwargs):
+    """The optimizer of a method, with these options.
+
+    Args:
+        method: A name in `hyperparameters.ROWS` or `WITHOUT_ROWS`.
+        learning_rate: Float or schedule.
+        options: Pairs of names and values, as in `Row.options`.
+        **kwargs: More of them, e.g. `global_clipnorm`.
+    """
+    classes = {
+        "sgd": keras.optimizers.SGD,
+        "adamw": keras.optimizers.AdamW,
+        "lanton": keras_lanton.Lanton,
+        "lanton_paper": keras_lanton.Lanton.paper,
+        "muon": baselines.Muon,
+        "d_muon": baselines.DMuon,
+        "adamuon": baselines.AdaMuon,
+        "scion": baselines.Scion,
+        "gluon": baselines.Gluon,
+        "mars": baselines.Mars,
+        "lamb": baselines.Lamb,
+        "blockwise_adamw": baselines.BlockwiseAdamW,
+    }
+    return classes[method](learning_rate, **{**dict(options), **kwargs})

@@ -1,0 +1,1 @@
+"""docs/paper.md, with its pictures, from the results of the experiments."""

@@ -1,0 +1,54 @@
+"""The sections on Lanton's defaults."""
+
+import numpy as np
+
+from experiments.paper.report.parts import TASKS
+from experiments.paper.report.parts import table
+
+
+def defaults(result, pictures):
+    parts = [
+        "One change to Lanton's defaults at a time, and other optimizers, on a "
+        "text that the other experiments do not use (prose of the English "
+        "Wikipedia of 2006); validation losses of two seeds at two base rates, "
+        "and the better mean. The defaults were chosen on this text."
+    ]
+    for task, found in result.items():
+        parts += [f"**{TASKS[task]}**", cases_table(found)]
+    return parts
+
+
+def cases_table(found):
+    """A table of losses by case and rate."""
+    rows = []
+    for name, one in found.items():
+        code = "=" in name and "D-Muon" not in name and " (" not in name
+        each = ", ".join(
+            f"{rate}: " + " ".join(f"{x:.3f}" for x in losses)
+            for rate, losses in one.items()
+        )
+        best = f"{best_mean(one):.3f}"
+        rows.append([f"`{name}`" if code else name, each, best])
+    rows.sort(key=lambda row: row[-1])
+    return table(["what is changed", "rate: losses", "best mean"], rows)
+
+
+def best_mean(one):
+    return min(np.mean(losses) for losses in one.values())
+
+
+def width(result, pictures):
+    parts = [
+        "The Llama of two widths, on the same text; losses as in section 13. "
+        "What is best grows with the width; the default is 200, the paper's, "
+        "for widths from 768, is 300."
+    ]
+    for found in result.values():
+        losses = found["losses"]
+        ours = {n: x for n, x in losses.items() if "embedding_scale" in n}
+        best = min(ours, key=lambda name: best_mean(ours[name]))
+        parts += [
+            f"**Width {found['width']}**, best at `{best}`",
+            cases_table(losses),
+        ]
+    return parts
