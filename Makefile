@@ -21,6 +21,10 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax-cache \
 # The builds without CUDA: any other spec of torch pulls gigabytes.
 TORCH := torch==2.13.0
 PIP := -m pip --disable-pip-version-check install --quiet
+# Of an environment and an extra: the command that prints what the extra lists.
+requirements = $(1)/bin/python -c 'import tomllib; \
+  project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+  print(*project["optional-dependencies"]["$(2)"])'
 
 .PHONY: help paper paper-defaults demo demo-llama sweep sweep-all test test-newest \
   test-oldest test-slow faults bench bench-loss bench-gpu docs docs-serve lint \
@@ -174,18 +178,21 @@ $(VENV)/ready: pyproject.toml
 	$(VENV)/bin/python $(PIP) $(TORCH) -e ".[jax,torch,tensorflow,hub,examples,dev]"
 	touch $@
 
+# KerasHub without its requirements, which pull TensorFlow (1.9 GB): on JAX it
+# needs those of the extra `demo` alone.
 $(DEMO_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DEMO_VENV)
 	$(DEMO_VENV)/bin/python $(PIP) --upgrade pip
-	$(DEMO_VENV)/bin/python $(PIP) -e ".[jax,examples]"
+	$(DEMO_VENV)/bin/python $(PIP) -e ".[jax,demo]"
+	$(DEMO_VENV)/bin/python $(PIP) --no-deps \
+	  $$($(call requirements,$(DEMO_VENV),hub))
 	touch $@
 
 # Not the package itself: its sources are read, without Keras.
 $(DOCS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python $(PIP) --upgrade pip
-	$(DOCS_VENV)/bin/python $(PIP) $$($(DOCS_VENV)/bin/python -c \
-	  'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),docs))
 	touch $@
 
 $(OLDEST)/ready: $(VENV)/ready
