@@ -3,8 +3,8 @@
 Printed in arXiv 2510.14009, appendices on hyper-parameters and on the CNN.
 `None` stands for what the paper does not give. SGD and AdamW are Keras' own;
 `options` are arguments of the optimizer's class, where they differ from its
-defaults. Rates are eta_max; schedules are a linear warm-up and a cosine to
-`minimum_ratio` of it.
+defaults; "noise.alpha" is the argument `alpha` of its part `noise`. Rates are
+eta_max; schedules are a linear warm-up and a cosine to `minimum_ratio` of it.
 """
 
 import dataclasses
@@ -93,13 +93,17 @@ def _cnn(method, rate, **options):
 
 
 DECAY = {"weight_decay": 0.1}  # "for all methods"; Scion's ball is its own
-ADAM = {"adam_beta_1": 0.9, "adam_beta_2": 0.95, "beta_1": 0.95}
+MUON = {
+    "beta_1": 0.95,
+    "auxiliary_adamw.beta_1": 0.9,
+    "auxiliary_adamw.beta_2": 0.95,
+}
 ROWS = (
     *_rows("adamw", (1e-4, 1e-4, 3e-4, 8e-4), beta_1=0.9, beta_2=0.95, **DECAY),
     *_rows(
         "muon",
         ((3e-3, 3e-4), (3e-3, 3e-4), (5e-3, 3e-4), (5e-3, 5e-4)),
-        **ADAM,
+        **MUON,
         **DECAY,
     ),
     *_rows("mars", (1e-3, 1e-3, 1e-3, 1e-3), beta_1=0.9, beta_2=0.95, **DECAY),
@@ -111,23 +115,29 @@ ROWS = (
         embedding_scale=3000.0,
     ),
     *_rows(
-        "d_muon", (1e-3, 5e-4, 5e-3, 5e-3), hidden_scale=0.2, **ADAM, **DECAY
+        "d_muon", (1e-3, 5e-4, 5e-3, 5e-3), hidden_scale=0.2, **MUON, **DECAY
     ),
     *_rows(
         "lanton_paper",
         (5e-3, 3e-3, 5e-3, 5e-3),
         beta_1=0.95,
-        beta_2=0.9,
         embedding_scale=300.0,
         vector_scale=1.0,
+        **{"noise.beta_2": 0.9},
         **DECAY,
     ),
     _cnn("sgd", 0.1, momentum=0.85),
     _cnn("muon", 0.24, beta_1=0.6),
     _cnn("mars", 0.1, beta_1=0.9, beta_2=0.95),
     _cnn("scion", 0.05, beta_1=0.5),
-    _cnn("d_muon", 0.1, **ADAM),
-    _cnn("lanton_paper", 0.1, beta_1=0.6, beta_2=0.85, vector_norm="sign"),
+    _cnn("d_muon", 0.1, **MUON),
+    _cnn(
+        "lanton_paper",
+        0.1,
+        beta_1=0.6,
+        vector_norm="sign",
+        **{"noise.beta_2": 0.85},
+    ),
 )
 
 # Lanton with this package's defaults; the others the paper names, without a
@@ -158,7 +168,7 @@ def options(method, experiment):
     if row.adam_learning_rate is None:
         return row.options
     ratio = row.adam_learning_rate / row.learning_rate
-    return (*row.options, ("adam_lr_ratio", ratio))
+    return (*row.options, ("auxiliary_adamw.lr_ratio", ratio))
 
 
 def learning_rates(experiment):

@@ -1,5 +1,7 @@
 """The optimizers by name, with their schedule."""
 
+import dataclasses
+
 import keras
 
 import keras_lanton
@@ -87,4 +89,26 @@ def construct(method, learning_rate, *, options=(), **kwargs):
         "lamb": baselines.Lamb,
         "blockwise_adamw": baselines.BlockwiseAdamW,
     }
-    return classes[method](learning_rate, **{**dict(options), **kwargs})
+    make = classes[method]
+    given = with_parts(make, {**dict(options), **kwargs})
+    return make(learning_rate, **given)
+
+
+def with_parts(make, options):
+    """Options in which a part replaces its arguments, as "noise.alpha".
+
+    Args:
+        make: The optimizer's class; the part's other arguments are its own.
+        options: Values by name.
+    """
+    given, parts = {}, {}
+    for name, value in options.items():
+        part, dot, argument = name.partition(".")
+        if dot:
+            parts.setdefault(part, {})[argument] = value
+        else:
+            given[name] = value
+    default = make() if parts else None
+    for name, changes in parts.items():
+        given[name] = dataclasses.replace(getattr(default, name), **changes)
+    return given

@@ -9,17 +9,17 @@ VARIANTS = {
     "defaults": {},
     "beta_1=0.95": {"beta_1": 0.95},
     "nesterov=False": {"nesterov": False},
-    "alpha=0.3": {"alpha": 0.3},
-    "alpha=1000 (no adaptation)": {"alpha": 1000.0},
-    'group_reduction="max"': {"group_reduction": "max"},
-    'noise_reference="momentum"': {"noise_reference": "momentum"},
+    "alpha=0.3": {"noise.alpha": 0.3},
+    "noise=None (no adaptation)": {"noise": None},
+    'group_reduction="max"': {"noise.group_reduction": "max"},
+    'reference="momentum"': {"noise.reference": "momentum"},
     "embedding_scale=100": {"embedding_scale": 100.0},
     "embedding_scale=300": {"embedding_scale": 300.0},
-    "adam_lr_ratio=0.5": {"adam_lr_ratio": 0.5},
-    'adamw_roles=("embedding", "vector")': {
-        "adamw_roles": ("embedding", "vector"),
+    "lr_ratio=0.5": {"auxiliary_adamw.lr_ratio": 0.5},
+    'roles=("embedding", "vector")': {
+        "auxiliary_adamw.roles": ("embedding", "vector"),
     },
-    "adamw_roles=()": {"adamw_roles": ()},
+    "auxiliary_adamw=None": {"auxiliary_adamw": None},
 }
 OTHERS = {
     "D-Muon": ("d_muon", {}),

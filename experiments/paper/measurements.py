@@ -72,20 +72,20 @@ def references(bench):
     (tuned,) = bench.tune("gpt2", ("lanton",)).values()
     best = dataclasses.replace(tuned.trial, record_every=0)
 
-    def option(**changes):
-        options = {**dict(best.options), **changes}
+    def option(reference, accumulate=None):
+        options = {**dict(best.options), "noise.reference": reference}
+        if accumulate:
+            options["gradient_accumulation_steps"] = accumulate
         return dataclasses.replace(best, options=tuple(sorted(options.items())))
 
-    halves = option(
-        noise_reference="independent_gradient", gradient_accumulation_steps=2
-    )
+    halves = option(reference="independent_gradient", accumulate=2)
     cases = {
-        "Option I": option(noise_reference="previous_gradient"),
+        "Option I": option(reference="previous_gradient"),
         "Option II, halves of the batch": halves,
         "Option II, two batches, half the steps": dataclasses.replace(
             halves, batch_size=2 * best.batch_size, steps=best.steps // 2
         ),
-        "momentum as reference": option(noise_reference="momentum"),
+        "momentum as reference": option(reference="momentum"),
     }
     results = bench.repeat(list(cases.values()))
     return {

@@ -8,6 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
+from keras_lanton import NoiseAdaptiveRate
 
 ROWS, COLUMNS = 16, 24
 RANK = min(ROWS, COLUMNS)
@@ -99,18 +101,21 @@ def trajectory(S, steps, *, eta, beta_1, beta_2, alpha, seed, record=False):
     optimizer = Lanton.paper(
         eta,
         beta_1=beta_1,
-        beta_2=beta_2,
-        alpha=alpha,
-        alpha_unit="absolute",
-        noise_interval=1,
-        noise_schedule="interval",
-        noise_reference="independent_gradient",
-        noise_estimator="svd",
+        noise=NoiseAdaptiveRate(
+            alpha,
+            alpha_unit="absolute",
+            group_reduction="max",
+            beta_2=beta_2,
+            interval=1,
+            schedule="interval",
+            reference="independent_gradient",
+            estimator="svd",
+        ),
         gradient_accumulation_steps=2,
         step_scale="operator",
-        ns_coefficients="polar_express",
-        ns_steps=8,
-        ns_dtype="float32",
+        newton_schulz=NewtonSchulz(
+            steps=8, coefficients="polar_express", dtype="float32"
+        ),
         weight_decay=None,
     )
     optimizer.assign_role("hidden", [x], input_axes=(1,), output_axes=(2,))

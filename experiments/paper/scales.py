@@ -89,7 +89,7 @@ CPU = Scale(
     longer={"d_muon": (1.25, 1.5, 2.0), "adamw": (2.0,)},
     # Muon's second rate is not tuned by itself: half of the first gives AdamW
     # what it has under D-Muon at hidden steps of equal size.
-    options={"muon": {"adam_lr_ratio": 0.5}},
+    options={"muon": {"auxiliary_adamw.lr_ratio": 0.5}},
     load_images=load_digits,
     workers=2,
 )

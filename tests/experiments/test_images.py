@@ -54,7 +54,7 @@ def test_cnn_makes_every_optimizer():
     assert images.make_optimizer("scion", 0.05).beta_1 == 0.5
     recipe = images.make_optimizer("lanton_paper", 0.1)
     assert (recipe.beta_1, recipe.noise.beta_2) == (0.6, 0.85)
-    assert (recipe.vector_norm, recipe.adamw_roles) == ("sign", ())
+    assert (recipe.vector_norm, recipe.auxiliary_adamw) == ("sign", None)
 
 
 @pytest.mark.compiles_a_lot
