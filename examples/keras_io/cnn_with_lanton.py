@@ -11,9 +11,9 @@ Accelerator: None
 ## Introduction
 
 LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
-optimizer. Like Muon, it orthogonalizes the update of every weight matrix. It also
-measures how noisy the gradient of each matrix is, and gives noisy matrices a lower
-learning rate.
+optimizer. Like Muon, it orthogonalizes the update of every weight matrix. It
+also measures how noisy the gradient of each matrix is, and gives noisy matrices
+a lower learning rate.
 
 This example trains a small convolutional network on the handwritten digits of
 scikit-learn, with LANTON and with SGD. It needs no download and no GPU.
@@ -69,9 +69,9 @@ def make_model():
 """
 ## Training
 
-The learning rate of each optimizer falls linearly to zero. `read_roles` reads from
-the layers how each kernel is a matrix. It is optional here: paths and shapes say
-the same.
+The learning rate of each optimizer falls linearly to zero. `read_roles` reads
+from the layers how each kernel is a matrix. It is optional here: paths and
+shapes say the same.
 """
 
 EPOCHS, BATCH_SIZE = 4, 64

@@ -12,8 +12,8 @@ Accelerator: None
 
 LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
 optimizer. Like Muon, it orthogonalizes the update of every weight matrix.
-Embeddings get sign updates. It also measures how noisy the gradient of each matrix
-is, and gives noisy matrices a lower learning rate.
+Embeddings get sign updates. It also measures how noisy the gradient of each
+matrix is, and gives noisy matrices a lower learning rate.
 
 This example trains a GPT-2 of two layers on bytes of text for a few seconds,
 with LANTON and with AdamW. It needs no download and no GPU.
