@@ -10,10 +10,10 @@ Accelerator: None
 """
 ## Introduction
 
-LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) takes
-Muon-like steps: momentum, then the polar factor of each kernel's matrix. On the
-way it measures how noisy each layer's gradient is, and lets noisy layers step
-less.
+LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
+optimizer. Like Muon, it orthogonalizes the update of every weight matrix. It
+also measures how noisy the gradient of each matrix is, and gives noisy matrices
+a lower learning rate.
 
 This example trains a small convolutional network on the handwritten digits of
 scikit-learn, with LANTON and with SGD. It needs no download and no GPU.
@@ -69,9 +69,9 @@ def make_model():
 """
 ## Training
 
-Each optimizer's rate falls linearly to zero. `read_roles` takes from the layers
-which kernels are matrices, and of which axes. Here it could be left out: paths
-and shapes say the same.
+The learning rate of each optimizer falls linearly to zero. `read_roles` reads
+from the layers how each kernel is a matrix. It is optional here: paths and
+shapes say the same.
 """
 
 EPOCHS, BATCH_SIZE = 4, 64
@@ -111,7 +111,7 @@ train(model, optimizer)
 ## What was decided
 
 One line per variable. A kernel `(3, 3, inputs, outputs)` is one matrix of
-`9 * inputs` rows. Gains and biases are vectors, which AdamW moves.
+`9 * inputs` rows. Gains and biases are vectors, which AdamW updates.
 """
 
 optimizer.summary()
@@ -119,8 +119,8 @@ optimizer.summary()
 """
 ## What was measured
 
-The noise of each matrix and its rate over the base rate. Noisier than its peers
-means a ratio below theirs.
+The noise of each matrix and its rate over the base rate. The noisier of two
+matrices has the lower ratio.
 """
 
 for path, found in optimizer.noise_report().items():
@@ -129,7 +129,7 @@ for path, found in optimizer.noise_report().items():
         print(f"{path:<28} noise {noise:9.4f}   ratio {ratio:.3f}")
 
 """
-## SGD, beside it
+## SGD, for comparison
 
 The same initial weights and batches, with momentum. Neither rate was tuned.
 """
@@ -142,7 +142,7 @@ train(
 """
 ## Where to go on
 
-`Lanton.paper(0.1, beta_1=0.6, beta_2=0.85, vector_norm="sign")` is the paper's
-recipe for CIFAR-100. `examples/cnn_images.py` trains its network on these
-digits and on CIFAR-100, with LANTON and others.
+`examples/cnn_images.py` trains the paper's network on these digits,
+`python -m experiments.images --dataset cifar100` with the paper's settings on
+CIFAR-100.
 """

@@ -10,10 +10,10 @@ Accelerator: None
 """
 ## Introduction
 
-LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) takes
-Muon-like steps: momentum, then the polar factor of each kernel's matrix.
-Embeddings move by their sign. On the way it measures how noisy each layer's
-gradient is, and lets noisy layers step less.
+LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
+optimizer. Like Muon, it orthogonalizes the update of every weight matrix.
+Embeddings get sign updates. It also measures how noisy the gradient of each
+matrix is, and gives noisy matrices a lower learning rate.
 
 This example trains a GPT-2 of two layers on bytes of text for a few seconds,
 with LANTON and with AdamW. It needs no download and no GPU.
@@ -81,8 +81,8 @@ def make_model():
 ## Training
 
 The paper's schedule, linear over N steps and a cosine over the rest of T, is
-Keras' `CosineDecay`. At widths as small as this one embeddings take smaller
-steps: `embedding_scale=100`.
+Keras' `CosineDecay`. A small width needs smaller updates of embeddings:
+`embedding_scale=100`.
 """
 
 
@@ -134,7 +134,7 @@ optimizer.summary()
 ## What was measured
 
 The noise of each matrix, in the units of its role's dual norm, and its rate
-over the base rate. Noisier than its peers means a ratio below theirs.
+over the base rate. The noisier of two matrices has the lower ratio.
 """
 
 for path, found in optimizer.noise_report().items():
@@ -143,10 +143,9 @@ for path, found in optimizer.noise_report().items():
         print(f"{path:<58} noise {noise:9.3f}   ratio {ratio:.3f}")
 
 """
-## AdamW, beside it
+## AdamW, for comparison
 
-The same initial weights and batches. Its gradients are clipped, as they usually
-are.
+The same initial weights and batches. Its gradients are clipped, as is usual.
 """
 
 train(
