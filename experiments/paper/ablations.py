@@ -9,14 +9,16 @@ VARIANTS = {
     "defaults": {},
     "beta_1=0.95": {"beta_1": 0.95},
     "nesterov=False": {"nesterov": False},
-    "alpha=0.3": {"noise.alpha": 0.3},
+    "NoiseAdaptiveRate(alpha=0.3)": {"noise.alpha": 0.3},
     "noise=None (no adaptation)": {"noise": None},
-    'group_reduction="max"': {"noise.group_reduction": "max"},
-    'reference="momentum"': {"noise.reference": "momentum"},
+    'NoiseAdaptiveRate(group_reduction="max")': {
+        "noise.group_reduction": "max"
+    },
+    'NoiseAdaptiveRate(reference="momentum")': {"noise.reference": "momentum"},
     "embedding_scale=100": {"embedding_scale": 100.0},
     "embedding_scale=300": {"embedding_scale": 300.0},
-    "lr_ratio=0.5": {"auxiliary_adamw.lr_ratio": 0.5},
-    'roles=("embedding", "vector")': {
+    "AuxiliaryAdamW(lr_ratio=0.5)": {"auxiliary_adamw.lr_ratio": 0.5},
+    'AuxiliaryAdamW(roles=("embedding", "vector"))': {
         "auxiliary_adamw.roles": ("embedding", "vector"),
     },
     "auxiliary_adamw=None": {"auxiliary_adamw": None},
