@@ -299,9 +299,14 @@ PAPER: Mapping[str, Any] = {
 
 def _check_scales(**given: Any) -> None:
     """ValueError for the first wrong scale or choice that is given."""
-    for name, allowed in CHOICES.items():
-        if given[name] is not None:
-            check_choice(name, given[name], allowed)
+    check_choice("step_scale", given["step_scale"], CHOICES["step_scale"])
+    if given["vector_norm"] is not None:
+        check_choice(
+            "vector_norm",
+            given["vector_norm"],
+            CHOICES["vector_norm"],
+            also="None",
+        )
     for name in SCALES:
         if given[name] is not None:
             check_numbers({name: AT_LEAST_0}, **{name: given[name]})

@@ -13,7 +13,6 @@ from keras import ops
 from keras_lanton import backends
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Norm
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.auxiliary_adamw import squares
 from keras_lanton.optimizers.direction import Changes
@@ -160,18 +159,26 @@ class SecondMomentDirection(Direction):
     places: Mapping[int, int]
     epsilon: float
 
-    def __call__(
+    def before(self, M: Tensor) -> Tensor:
+        """sign(M).
+
+        Args:
+            M: Momentum of a stack, `(n, rows, columns)`.
+        """
+        return ops.sign(M)
+
+    def after(
         self,
-        norm: Norm,
+        O: Tensor,
+        M: Tensor,
         stack: Stack,
         matrices: np.ndarray,
-        M: Tensor,
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
         """P scaled to the RMS of an LMO, and the new V; see the base class."""
         # The LMO is -sqrt(columns / rows) U V^T.
-        O = norm.lmo(ops.sign(M)) * math.sqrt(stack.rows / stack.columns)
+        O = O * math.sqrt(stack.rows / stack.columns)
         places = [self.places[i] for i in stack.indices]
         V = backend.lerp(
             [state["second_moment"][k] for k in places],

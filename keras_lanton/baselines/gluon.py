@@ -154,17 +154,16 @@ class AdaptiveRadius(Direction):
     smoothness: np.ndarray
     transpose_scale: np.ndarray
 
-    def __call__(
+    def after(
         self,
-        norm: Norm,
+        O: Tensor,
+        M: Tensor,
         stack: Stack,
         matrices: np.ndarray,
-        M: Tensor,
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
         """T LMO(M); see the base class."""
-        O = norm.lmo(M)
         smoothness = self.smoothness[matrices]
         if not np.isfinite(smoothness).any():
             return O, {}

@@ -1,4 +1,4 @@
-"""The direction that a matrix is updated along, as a part."""
+"""Changes of the direction before and after the LMO, as a part."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_lanton.norms.norms import Norm
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.variables.stacks import Stack
@@ -18,32 +17,40 @@ Changes = dict[str, dict[int, Tensor]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Direction:
-    """The LMO of the norm: the direction of all but a few optimizers."""
+    """The LMO as it is: the direction of all but a few optimizers."""
 
-    def __call__(
+    def before(self, M: Tensor) -> Tensor:
+        """The tensor that the LMO is taken of.
+
+        Args:
+            M: Momentum of a stack, `(n, rows, columns)`.
+        """
+        return M
+
+    def after(
         self,
-        norm: Norm,
+        O: Tensor,
+        M: Tensor,
         stack: Stack,
         matrices: np.ndarray,
-        M: Tensor,
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
-        """O = LMO(M), and changes of the state [Alg. 1, line 6].
+        """The direction, and changes of the state.
 
         Args:
-            norm: The norm of the stack's role.
+            O: LMO of `before(M)`, `(n, rows, columns)` float32.
+            M: Momentum of the stack, likewise.
             stack: The stack.
             matrices: Positions of its matrices among all, `(n,)` int32.
-            M: Their momentum, `(n, rows, columns)`.
             weights: 1 - b1, or 0 without a gradient: scalars, one per
                 variable.
             state: The state after the momentum was updated.
 
         Returns:
-            `(n, rows, columns)` float32, and what changes of the state.
+            `(n, rows, columns)` float32, and the changes.
         """
-        return norm.lmo(M), {}
+        return O, {}
 
 
 def with_changes(state: State, changes: Mapping[str, Any]) -> State:
@@ -51,7 +58,7 @@ def with_changes(state: State, changes: Mapping[str, Any]) -> State:
 
     Args:
         state: The state.
-        changes: From a `Direction`.
+        changes: From `Direction.after`.
     """
     replaced = {
         name: [tensors.get(i, old) for i, old in enumerate(state[name])]

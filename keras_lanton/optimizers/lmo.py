@@ -141,7 +141,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         return None
 
     def make_direction(self, layout: VariableLayout) -> Direction:
-        """The part that turns momentum into a direction.
+        """The part that changes the direction before and after the LMO.
 
         Args:
             layout: The variables.
@@ -256,15 +256,11 @@ class LMOOptimizer(LayerwiseOptimizer):
         # memory low where steps are eager.
         X = list(X)
         for stack, matrices in work.stacks:
-            M = self._with_nesterov(stack, B, G, nesterov_weight)
-            O, changes = self._direction(
-                work.norms[stack.role],
-                stack,
-                matrices,
-                work.gather(stack, M),
-                c,
-                new,
+            M = work.gather(
+                stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
+            O = work.norms[stack.role].lmo(self._direction.before(M))
+            O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
             update_stack_(X, stack, O, ops.take(rates, matrices), decay_factor)
 
