@@ -35,6 +35,7 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from helpers.variables import to_tensors
 from keras_lanton import Lanton
+from keras_lanton.orthogonalization import batching
 from keras_lanton.orthogonalization import dispatch
 from oracle import Oracle
 
@@ -65,16 +66,17 @@ def make_optimizer(variables, paths=PATHS, **options):
 
 def turns(optimizer):
     """For each layer, on which steps of a round its matrices are measured."""
-    found = [np.full(layer.batch, -1) for layer in optimizer.moving_layers]
-    for measuring in optimizer._plan.rounds:
-        for i, share in enumerate(measuring.shares):
-            for part in share.parts:
-                turn = (measuring.offset + i) % optimizer.noise.noise_interval
+    specs = optimizer.updated_specs
+    found = [np.full(spec.batch, -1) for spec in specs]
+    for group in optimizer._work.measurements.groups:
+        for i, chunk in enumerate(group.chunks):
+            for part in chunk.parts:
+                turn = (group.offset + i) % optimizer.noise.interval
                 assert np.all(found[part.index][part.start : part.stop] == -1)
                 found[part.index][part.start : part.stop] = turn
-    for layer, one in zip(optimizer.moving_layers, found, strict=True):
-        measured = layer.role not in optimizer.adamw_roles
-        assert np.all((one >= 0) == measured), layer.path
+    for spec, one in zip(specs, found, strict=True):
+        measured = spec.role not in optimizer.adamw_roles
+        assert np.all((one >= 0) == measured), spec.path
     return found
 
 
@@ -335,7 +337,7 @@ def test_independent_gradient(k, options):
 
 def test_steps_as_large_matrices_take_them(monkeypatch):
     """One matrix after the other, in blocks, Gram form and estimator."""
-    monkeypatch.setattr(dispatch, "ONE_BY_ONE_FROM", 1)
+    monkeypatch.setattr(batching, "ONE_BY_ONE_FROM", 1)
     monkeypatch.setattr(dispatch, "BLOCKS_FROM", 2)
     compare({"noise_interval": 2}, make_gradients(6, FEW), (1, 6), paths=FEW)
 

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.backends import functional
 
 backend = backends.load()
 
@@ -45,15 +46,16 @@ def test_pieces(wrap: Callable[..., object], sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25), (1.0, 0.0, 0.25)])
-@pytest.mark.parametrize("in_place", [True, False])
-def test_lerp(weights: tuple[float, ...], in_place: bool) -> None:
+@pytest.mark.parametrize("name", ["lerp", "lerp_"])
+def test_lerp(weights: tuple[float, ...], name: str) -> None:
     starts, ends = numbers(2, 3, 4)
-    found = backend.lerp(
-        [ops.convert_to_tensor(x.copy()) for x in starts],
-        [ops.convert_to_tensor(x) for x in ends],
-        list(weights),
-        in_place=in_place,
+    given = [ops.convert_to_tensor(x.copy()) for x in starts]
+    found = getattr(backend, name)(
+        given, [ops.convert_to_tensor(x) for x in ends], list(weights)
     )
+    if name == "lerp":  # without the underscore nothing is overwritten
+        kept = [ops.convert_to_numpy(x) for x in given]
+        np.testing.assert_array_equal(kept, starts)
     wanted = [
         x + w * (y - x) for x, y, w in zip(starts, ends, weights, strict=True)
     ]
@@ -131,14 +133,36 @@ def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
     assert np.isnan(norms[2]).all()
 
 
-def test_scaled() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_update(dtype: str) -> None:
+    """Small updates are added before they are rounded."""
+    weights, updates = numbers(2, 3, 4)
+    factors = [0.9, 1.0, 0.5]
+    found = backend.update_(
+        [ops.convert_to_tensor(x, dtype) for x in weights],
+        [ops.convert_to_tensor(x) for x in updates],
+        factors,
+    )
+    for x, new, u, factor in zip(weights, found, updates, factors, strict=True):
+        assert keras.backend.standardize_dtype(new.dtype) == dtype
+        rounded = ops.cast(ops.convert_to_tensor(x, dtype), "float32")
+        wanted = factor * ops.convert_to_numpy(rounded) + u
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(ops.cast(new, "float32")),
+            wanted,
+            rtol=1e-6 if dtype == "float32" else 2**-8,
+            atol=1e-6,
+        )
+
+
+def test_scale() -> None:
     X, factors = numbers(3, 2, 4), numbers(3, 1, 1)
     for factor in (-0.5, factors):
         tensor = ops.convert_to_tensor(X.copy())
         given = factor
         if not isinstance(factor, float):
             given = ops.convert_to_tensor(factor)
-        found = ops.convert_to_numpy(backend.scaled(tensor, given))
+        found = ops.convert_to_numpy(backend.scale_(tensor, given))
         np.testing.assert_allclose(found, factor * X, rtol=1e-6)
 
 
@@ -171,3 +195,22 @@ def test_value_of_a_schedule():
 
 def test_value_of_what_looks_at_the_number():
     assert backend.value_of(lambda i: 1.0 if i < 5 else 0.1, 3) == 1.0
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_backend_adds_products_as_the_reference(
+    batch: tuple[int, ...], count: int
+) -> None:
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int) -> object:
+        draws = random.standard_normal((*batch, *shape)).astype("float32")
+        return ops.convert_to_tensor(draws)
+
+    C, factors = draw(5, 7), [(draw(5, 4), draw(4, 7)) for _ in range(count)]
+    found, wanted = (
+        ops.convert_to_numpy(add(C, factors, beta=-2.5, alpha=1.5))
+        for add in (backend.add_products, functional.add_products)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -18,13 +18,13 @@ KINDS = {
 }
 
 
-def layer(kind: str, number: int = 0) -> VariableSpec:
+def spec_of(kind: str, number: int = 0) -> VariableSpec:
     return assigned_spec(f"{kind}_{number}", *KINDS[kind])
 
 
 kinds = st.lists(st.sampled_from(tuple(KINDS)), min_size=1, max_size=8)
 
 
-def tensors(layers: list[VariableSpec]) -> list[np.ndarray]:
+def tensors(specs: list[VariableSpec]) -> list[np.ndarray]:
     random = np.random.default_rng(0)
-    return [random.standard_normal(x.shape).astype("float32") for x in layers]
+    return [random.standard_normal(x.shape).astype("float32") for x in specs]

@@ -36,7 +36,7 @@ def test_overwrite_with_gradient(k):
     other, wanted = run(gradients, gradient_accumulation_steps=k)
     # Exact, but for a compiled reference on JAX: observed 2e-7.
     assert_close(to_arrays(variables), to_arrays(wanted), 1e-6)
-    assert [one.path for one in optimizer.moving_layers] == PATHS
+    assert [one.path for one in optimizer.updated_specs] == PATHS
     assert list(optimizer.noise_report()) == PATHS
     extra = len(optimizer.variables) - len(other.variables)
     assert extra == (1 if k else 0)  # Keras accumulates it as well
@@ -55,7 +55,7 @@ def test_float8():
     x, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 3))
     before = {v.path: to_arrays([v])[0] for v in model.trainable_variables}
     model.fit(x, y, batch_size=4, verbose=0)
-    assert len(optimizer.moving_layers) == 4
+    assert len(optimizer.updated_specs) == 4
     assert len(optimizer.layers) == len(before) > 4
     for variable in model.trainable_variables:
         after = to_arrays([variable])[0]

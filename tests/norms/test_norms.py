@@ -9,16 +9,16 @@ from helpers.norms import dual
 from helpers.norms import lmo
 from helpers.norms import matrices
 from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import Features
+from keras_lanton.norms.norms import ColNorm
 from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import Outputs
+from keras_lanton.norms.norms import RowNorm
 from keras_lanton.norms.norms import Sign
 
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (5, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("norm", [EXACT, RMS(), Features(), Outputs()])
+@pytest.mark.parametrize("norm", [EXACT, RMS(), ColNorm(), RowNorm()])
 def test_step_and_dual_norm_belong_together(norm: Norm, shape: tuple) -> None:
     # <G, lmo(G)> = -dual(G) defines a dual norm. RMS: d_in d_out <.,.>/d.
     G = matrices(shape)

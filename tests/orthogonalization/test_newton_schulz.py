@@ -9,7 +9,6 @@ from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
 from keras_lanton.orthogonalization.newton_schulz import newton_schulz
 from keras_lanton.orthogonalization.newton_schulz import restart_rows
-from keras_lanton.orthogonalization.symmetric_products import BlockProducts
 
 EXACT = ((1.875, -1.25, 0.375),)
 # Singular values of the result where the input's are at least 5e-3 of the
@@ -127,17 +126,6 @@ def gram(X: np.ndarray, rows: tuple, **options: object) -> np.ndarray:
 
 def gaussian(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape, "float32")
-
-
-@pytest.mark.parametrize("blocks", [2, 3])
-@pytest.mark.parametrize("form", [newton_schulz, gram_newton_schulz])
-@pytest.mark.parametrize("shape", [(3, 7, 7), (12, 5), (2, 6, 9)])
-def test_blocks_give_the_same(shape: tuple, form: object, blocks: int) -> None:
-    X, rows = gaussian(*shape), coefficient_rows("jordan", 5)
-    found = form(ops.convert_to_tensor(X), rows, products=BlockProducts(blocks))
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(found), polar(X, rows), atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("restarts", [(), (2,), (1, 3)])

@@ -11,7 +11,8 @@ from helpers.optimizers import lanton
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
-from keras_lanton.optimizers.layout import Plan
+from keras_lanton.optimizers.work_plan import plan_work
+from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.spec import assigned_spec
 
@@ -51,7 +52,7 @@ def test_momentum_as_reference_needs_one_copy() -> None:
     assert state_over_weights(noise_reference="momentum") < 1.01
 
 
-def test_only_a_share_of_the_previous_gradient_is_kept() -> None:
+def test_only_a_chunk_of_the_previous_gradient_is_kept() -> None:
     # What is measured on one step: one matrix of ten; observed: 1.10.
     assert state_over_weights() < 1.15
     assert 1.99 < state_over_weights(noise_schedule="interval") < 2.01
@@ -151,11 +152,24 @@ def llama(
 
 @pytest.mark.parametrize("staggered", [True, False])
 def test_a_billion_parameters_stay_within_the_cap(staggered: bool) -> None:
-    plan = Plan(None, [])
-    plan.layers = tuple(llama(22, 2048, 5632, 32000))
-    plan.moving = list(range(len(plan.layers)))
-    assert sum(math.prod(layer.shape) for layer in plan.layers) > 1.09e9
+    specs = tuple(llama(22, 2048, 5632, 32000))
+    count = len(specs)
+    assert sum(math.prod(spec.shape) for spec in specs) > 1.09e9
+    schedule = "staggered" if staggered else "interval"
+    optimizer = Lanton(noise=NoiseAdaptiveRate(schedule=schedule))
     cap = NewtonSchulz().max_temporary_bytes
-    plan.lay_out(interval=10, staggered=staggered, max_temporary_bytes=cap)
+    plan = plan_work(
+        VariableLayout(
+            all_specs=specs,
+            updated=tuple(range(count)),
+            decayed=(True,) * count,
+        ),
+        (),
+        Lanton.paper().norms_by_role(),
+        lambda spec: 1.0,
+        optimizer.noise,
+        max_bytes=cap,
+        devices=None,
+    )
     assert plan.temporary_bytes() <= cap
-    assert sum(len(stack) for stack, _ in plan.stacks) == len(plan.layers)
+    assert sum(len(stack) for stack, _ in plan.stacks) == count

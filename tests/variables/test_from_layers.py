@@ -33,7 +33,7 @@ def random_matrices(layer):
     """A layer's only variable, given random values, as its matrices."""
     ((variable, record),) = read_model(layer)
     variable.assign(normal(*variable.shape))
-    matrices = to_matrices(variable.value, record)
+    matrices = to_matrices(variable.value, record.view)
     return record, keras.ops.convert_to_numpy(matrices)
 
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from helpers.specs import KINDS
 from helpers.specs import kinds
-from helpers.specs import layer
+from helpers.specs import spec_of
 from helpers.specs import tensors
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.stacks import positions
@@ -16,8 +16,8 @@ from keras_lanton.variables.stacks import positions
 
 def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
     kinds = [kind for kind in KINDS if kind not in ("table", "bias")]
-    layers = [layer(kind, i) for i, kind in enumerate(kinds)]
-    sizes = {(s.rows, s.columns): len(s) for s in equal_stacks(layers)}
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    sizes = {(s.rows, s.columns): len(s) for s in equal_stacks(specs)}
     # Kernels 4 x 6 and 6 x 4, attention 4 x 6 and 6 x 4, five experts 4 x 6.
     assert sizes == {(4, 6): 9, (4, 4): 1}
 
@@ -25,10 +25,10 @@ def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
 @settings(max_examples=10)  # On JAX each shape is compiled.
 @given(kinds=kinds)
 def test_scatter_inverts_gather(kinds: list[str]) -> None:
-    layers = [layer(kind, i) for i, kind in enumerate(kinds)]
-    weights = tensors(layers)
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    weights = tensors(specs)
     seen = []
-    for stack in equal_stacks(layers):
+    for stack in equal_stacks(specs):
         whole = stack.gather([ops.convert_to_tensor(x) for x in weights])
         assert tuple(whole.shape) == (len(stack), stack.rows, stack.columns)
         parts = zip(stack.indices, stack.scatter(whole), strict=True)
@@ -36,18 +36,18 @@ def test_scatter_inverts_gather(kinds: list[str]) -> None:
             found = ops.convert_to_numpy(tensor)
             np.testing.assert_array_equal(found, weights[index])
             seen.append(index)
-    assert sorted(seen) == list(range(len(layers)))
+    assert sorted(seen) == list(range(len(specs)))
 
 
-@given(kinds=kinds, size=st.integers(1, 12), whole_layers=st.booleans())
+@given(kinds=kinds, size=st.integers(1, 12), whole_variables=st.booleans())
 def test_a_cut_loses_nothing(
-    kinds: list[str], size: int, whole_layers: bool
+    kinds: list[str], size: int, whole_variables: bool
 ) -> None:
-    layers = [layer(kind, i) for i, kind in enumerate(kinds)]
-    for stack in equal_stacks(layers):
-        pieces = stack.cut(size, whole_layers=whole_layers)
-        joined = np.concatenate([positions(p, layers) for p in pieces])
-        np.testing.assert_array_equal(joined, positions(stack, layers))
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    for stack in equal_stacks(specs):
+        pieces = stack.cut(size, whole_variables=whole_variables)
+        joined = np.concatenate([positions(p, specs) for p in pieces])
+        np.testing.assert_array_equal(joined, positions(stack, specs))
         for piece in pieces:
-            longest = max(part.layer.batch for part in piece.parts)
-            assert 1 <= len(piece) <= max(size, longest * whole_layers)
+            longest = max(part.spec.batch for part in piece.parts)
+            assert 1 <= len(piece) <= max(size, longest * whole_variables)
