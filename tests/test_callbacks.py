@@ -9,6 +9,7 @@ from keras import layers
 
 from helpers.optimizers import lanton
 from helpers.optimizers import paper
+from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
@@ -96,6 +97,7 @@ def test_figures_are_those_of_the_report(optimizer):
     assert (monitor.noise[-1] > 0).all()
 
 
+@logic
 def test_measured_layers_alone():
     model = make_model()
     monitor = NoiseMonitor(every=STEPS)
@@ -124,6 +126,7 @@ def test_loss_scaling_and_steps_per_execution():
         assert monitor.steps.tolist() == ([6] if oldest else [3, 6])
 
 
+@logic
 def test_several_calls_of_fit_are_one_run():
     model, monitor = make_model(), NoiseMonitor(every=4)
     fit(model, monitor)
@@ -131,6 +134,7 @@ def test_several_calls_of_fit_are_one_run():
     assert monitor.steps.tolist() == [4, 8, 12]
 
 
+@logic
 def test_another_model():
     monitor = NoiseMonitor(every=STEPS)
     fit(make_model(), monitor)
@@ -145,6 +149,7 @@ def test_another_model():
 
 
 # -- Files -----------------------------------------------------------------
+@logic
 def test_csv(tmp_path):
     path = tmp_path / "folder" / "noise.csv"
     model, monitor = make_model(), NoiseMonitor(every=3, csv=path)
@@ -160,6 +165,7 @@ def test_csv(tmp_path):
         np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
 
 
+@logic
 def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
     """It died behind its last checkpoint, in the middle of a row."""
     path = tmp_path / "noise.csv"
@@ -179,6 +185,7 @@ def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
         assert {row["step"] for row in csv.DictReader(file)} == {"6"}
 
 
+@logic
 def test_csv_of_something_else(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
@@ -187,6 +194,7 @@ def test_csv_of_something_else(tmp_path):
     assert path.read_text() == "a,b\n1,2\n"
 
 
+@logic
 def test_tensorboard(tmp_path):
     tf = pytest.importorskip("tensorflow")
     board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
@@ -204,6 +212,7 @@ def test_tensorboard(tmp_path):
     np.testing.assert_array_equal(list(found.values()), monitor.ratio[:, 0])
 
 
+@logic
 def test_printed_line(capsys):
     fit(make_model(), NoiseMonitor(print_every=3), verbose=1)
     lines = [
@@ -218,6 +227,7 @@ def test_printed_line(capsys):
 
 
 # -- Pictures --------------------------------------------------------------
+@logic
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     monitor = NoiseMonitor(every=1)
@@ -231,6 +241,7 @@ def test_picture(tmp_path):
 
 
 # -- Wrong arguments -------------------------------------------------------
+@logic
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -250,6 +261,7 @@ def test_wrong_arguments(arguments):
         NoiseMonitor(**arguments)
 
 
+@logic
 @pytest.mark.parametrize(
     "optimizer", [keras.optimizers.SGD(0.1), DMuon(0.01)], ids=["sgd", "d_muon"]
 )

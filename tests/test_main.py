@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton import __main__ as command
 from keras_lanton import version
 from keras_lanton.norms import norms
@@ -44,6 +45,7 @@ def test_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.endswith("self-check: passed\n")
 
 
+@logic
 def test_names_what_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +59,7 @@ def test_names_what_is_wrong(
     )
 
 
+@logic
 def test_an_error_is_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +73,7 @@ def test_an_error_is_a_failure(
     assert "Traceback" in printed.err
 
 
+@logic
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         command.main(["--help"])

@@ -360,7 +360,7 @@ def assert_same(found, wanted):
 
 
 @on_jax
-@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"]))
+@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 @pytest.mark.parametrize(
     "mesh",
     [
@@ -399,7 +399,9 @@ def test_two_jax_processes(name):
 @on_jax
 @pytest.mark.parametrize(
     "mesh",
-    keep([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1), (1, 8)]),
+    keep(
+        [(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1), (1, 8)], exhaustive
+    ),
     ids=str,
 )
 def test_bytes_moved(mesh):
@@ -450,7 +452,7 @@ def test_calculator(capsys):
 @pytest.mark.parametrize(
     "shared", [False, True], ids=["each_all", "shared_out"]
 )
-@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"]))
+@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 def test_two_torch_processes(name, shared):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("DDP has no accumulation of Keras; PyTorch no compiler")
@@ -470,7 +472,7 @@ def test_nan_on_one_of_two_processes():
 
 
 @on_tensorflow
-@pytest.mark.parametrize("name", keep(OPTIONS, []))
+@pytest.mark.parametrize("name", keep(OPTIONS, [], exhaustive))
 def test_mirrored(name):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("Keras has no accumulation under MirroredStrategy")

@@ -10,12 +10,15 @@ import pytest
 from helpers.optimizers import FIELDS
 from helpers.optimizers import PARTS
 from helpers.optimizers import arguments_of
+from helpers.tiers import logic
 from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.baselines import DMuon
 from keras_lanton.baselines import Scion
+
+pytestmark = logic
 
 NAN = float("nan")
 WRONG = {

@@ -4,11 +4,14 @@ import numpy as np
 
 from helpers.baselines import ETA
 from helpers.baselines import make
+from helpers.tiers import logic
 from helpers.variables import Steps
 from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import baselines
+
+pytestmark = logic
 
 
 def test_adamuon_steps_have_their_size():

@@ -16,6 +16,7 @@ from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
 from helpers.baselines import run
 from helpers.tiers import keep
+from helpers.tiers import logic
 from helpers.variables import BY_HAND
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
@@ -46,6 +47,7 @@ def make(cls, variables, paths=FEW, **options):
     return optimizer
 
 
+@logic
 @pytest.mark.parametrize("name", ["Muon", "DMuon", "Scion", "AdaMuon", "Gluon"])
 def test_directions_do_not_depend_on_the_gradients_scale(name):
     paths = ["dense/kernel", "tokens/embeddings"]
@@ -58,6 +60,7 @@ def test_directions_do_not_depend_on_the_gradients_scale(name):
     assert_equal(found, wanted, start)
 
 
+@logic
 @pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon"])
 def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     paths = ["dense/bias", "tokens/embeddings"]
@@ -68,7 +71,7 @@ def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     assert_equal(found, wanted, start)
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon"])
 def test_noise_slows_hidden_layers_as_in_lanton(name):
     paths, gradients = FEW, make_gradients(4, FEW)
@@ -143,6 +146,7 @@ def test_fit_save_and_resume(cls, tmp_path):
     assert optimizer.skipped_steps == 0
 
 
+@logic
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_config_round_trip(cls):
     options = {"Gluon": GLUON, "BlockwiseAdamW": LATE}.get(cls.__name__, {})
@@ -157,6 +161,7 @@ def test_config_round_trip(cls):
     assert loaded.get_config() == config
 
 
+@logic
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_nonfinite_steps_are_skipped(cls):
     paths = ["dense/kernel", "dense/bias", "tokens/embeddings"]
@@ -177,6 +182,7 @@ def test_nonfinite_steps_are_skipped(cls):
     assert optimizer.skipped_steps == 1
 
 
+@logic
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_other_dtypes_of_weights(cls, dtype):
@@ -245,12 +251,14 @@ WRONG = [
 ]
 
 
+@logic
 @pytest.mark.parametrize(("name", "options", "argument"), WRONG)
 def test_wrong_argument(name, options, argument):
     with pytest.raises(ValueError, match=f"`{argument}.*Received: "):
         getattr(baselines, name)(**options)
 
 
+@logic
 def test_noise_needs_its_own_type_and_windows():
     with pytest.raises(ValueError, match="`alpha` must be.*Received: "):
         NoiseAdaptiveRate(alpha=-1.0)
@@ -263,6 +271,7 @@ def test_noise_needs_its_own_type_and_windows():
         optimizer.noise_report()
 
 
+@logic
 def test_noise_without_a_hidden_layer():
     paths = ["tokens/embeddings", "norm/gamma"]
     gradients = make_gradients(3, paths)

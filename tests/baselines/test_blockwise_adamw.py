@@ -3,10 +3,13 @@
 from helpers.baselines import adamw
 from helpers.baselines import assert_equal
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import FEW
 from helpers.variables import make_gradients
 from keras_lanton import baselines
 from keras_lanton.baselines.blockwise_adamw import MULTIPLIERS
+
+pytestmark = logic
 
 
 def test_blockwise_adamw_of_equal_ratios_is_adamw():

@@ -10,11 +10,14 @@ from helpers.baselines import NOISE
 from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import make_gradients
 from keras_lanton import Lanton
 from keras_lanton import baselines
+
+pytestmark = logic
 
 
 def test_d_muon_is_muon_of_another_scale():
@@ -53,7 +56,6 @@ class KerasMuon(keras.optimizers.Muon):
         """Not needed for two dimensions."""
 
 
-@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("preset", [Lanton, Lanton.paper])
 def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
@@ -69,7 +71,6 @@ def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
             assert_equal([one], [two], [three])
 
 
-@pytest.mark.compiles_a_lot
 @pytest.mark.parametrize("group_reduction", ["mean", "max"])
 def test_lanton_is_d_muon_with_noise(group_reduction):
     """All roles; without momentum, which starts at G_1 here and at 0 there."""

@@ -5,13 +5,15 @@ import pytest
 from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import FEW
 from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from keras_lanton import baselines
 
+pytestmark = logic
 
-@pytest.mark.compiles_a_lot
+
 @pytest.mark.parametrize("noise", [None, NOISE_PART])
 def test_gluon_of_one_radius_is_unconstrained_scion(noise):
     gradients = make_gradients(3, FEW)

@@ -5,8 +5,11 @@ import pytest
 
 from helpers.baselines import ETA
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import make_gradients
 from keras_lanton import baselines
+
+pytestmark = logic
 
 
 def test_lamb_moves_by_the_size_of_the_weights():

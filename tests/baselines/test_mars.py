@@ -3,9 +3,12 @@
 from helpers.baselines import adamw
 from helpers.baselines import assert_equal
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import FEW
 from helpers.variables import make_gradients
 from keras_lanton import baselines
+
+pytestmark = logic
 
 
 def test_mars_without_correction_is_adamw():

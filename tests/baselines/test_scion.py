@@ -11,6 +11,7 @@ from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
 from helpers.baselines import make
 from helpers.baselines import run
+from helpers.tiers import logic
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import Steps
@@ -19,6 +20,8 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import Lanton
 from keras_lanton import baselines
+
+pytestmark = logic
 
 
 def test_constrained_scion_is_unconstrained_with_decay_1():
@@ -47,7 +50,6 @@ def test_scion_without_momentum_and_scale_is_sign_descent():
 
 
 # The noise-adaptive rate as their part.
-@pytest.mark.compiles_a_lot
 def test_scion_with_noise_is_lanton_without_momentum():
     gradients = make_gradients(4, FEW)
     found, start = run(

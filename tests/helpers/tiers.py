@@ -11,7 +11,7 @@ logic = pytest.mark.logic
 exhaustive = pytest.mark.exhaustive
 
 
-def keep(cases, kept, mark=exhaustive):
+def keep(cases, kept, mark=logic):
     """The cases as parameters, with the mark on those that are not `kept`."""
     return [
         pytest.param(case, marks=() if case in kept else mark) for case in cases

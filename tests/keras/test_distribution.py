@@ -244,7 +244,7 @@ OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
 @on_tensorflow
 @pytest.mark.parametrize(
     "options",
-    keep([OPTION_I, MOMENTUM, OF_LANTON], [OF_LANTON]),
+    keep([OPTION_I, MOMENTUM, OF_LANTON], [OF_LANTON], exhaustive),
     ids=["previous_gradient", "momentum", "defaults"],
 )
 def test_mirrored(options):
@@ -261,6 +261,7 @@ def test_mirrored(options):
     assert not any(replicas["apart"].values()), replicas
 
 
+@exhaustive
 @on_tensorflow
 def test_mirrored_edges():
     with_nan = {"options": {}, "compiled": {}, "nan": True}

@@ -15,6 +15,7 @@ from helpers.runs import make_gradients
 from helpers.runs import make_variables
 from helpers.runs import model_of_runs
 from helpers.runs import run
+from helpers.tiers import logic
 
 
 # -- EMA -------------------------------------------------------------------
@@ -68,6 +69,7 @@ def test_ema_overwrite_frequency():
     )
 
 
+@logic
 def test_ema_in_fit():
     """`fit` ends with the averages in the model."""
     frequency = 3

@@ -8,6 +8,8 @@ from keras import ops
 import faults
 from helpers.models import to_arrays
 from helpers.optimizers import lanton
+from helpers.tiers import exhaustive
+from helpers.tiers import logic
 
 BACKEND = keras.backend.backend()
 
@@ -21,34 +23,36 @@ def assert_no_failures(results):
 
 
 # -- The campaign ------------------------------------------------------------
+@exhaustive
 @pytest.mark.skipif(BACKEND != "torch", reason="nothing here is the backend's")
-@pytest.mark.parametrize(
-    "way", [pytest.param("backup", marks=pytest.mark.slow), "checkpoint"]
-)
+@pytest.mark.parametrize("way", ["backup", "checkpoint"])
 def test_kills(way):
     assert_no_failures(faults.kills(2, 0, way, steps=24))
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_corruptions():
     assert_no_failures(faults.corruptions(30, 0))
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_sequences():
     # Eager steps, and compiling, take long elsewhere.
     assert_no_failures(faults.sequences(90 if BACKEND == "torch" else 9, 0))
 
 
+@logic
 def test_values():
     assert_no_failures(faults.values(10, 0))
 
 
+@logic
 def test_unnoticed_is_for_bare_hdf5_alone():
     passing = [name for name, row in faults.LOADERS.items() if row[2]]
     assert passing == [".weights.h5, load_checkpoint"]
 
 
+@logic
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

@@ -19,7 +19,9 @@ from helpers.runs import assert_close
 from helpers.runs import fit
 from helpers.runs import model_of_runs
 from helpers.runs import reference_weights
+from helpers.tiers import exhaustive
 from helpers.tiers import keep
+from helpers.tiers import logic
 
 
 # -- Ways to run fit -------------------------------------------------------
@@ -41,8 +43,12 @@ def test_ways_to_run(compiled, preset):
     assert_close(found, reference_weights(preset), 1e-5)
 
 
+# On PyTorch compiling takes a minute and more; the single kernel has to do.
+COMPILED = ["defaults"] if BACKEND == "tensorflow" else []
+
+
 @pytest.mark.skipif(BACKEND == "jax", reason="this is the reference itself")
-@pytest.mark.parametrize("preset", keep(PRESETS, ["defaults"]))
+@pytest.mark.parametrize("preset", keep(PRESETS, COMPILED, exhaustive))
 def test_compiled(preset):
     if BACKEND == "torch" and not torch_compiles():
         pytest.skip("this Keras and PyTorch cannot compile SGD either")
@@ -74,7 +80,7 @@ def torch_compiles():
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile is of PyTorch")
-@pytest.mark.parametrize("preset", keep(PRESETS, ["defaults"]))
+@pytest.mark.parametrize("preset", keep(PRESETS, ["defaults"], exhaustive))
 def test_compiled_single_kernel(preset):
     """One variable alone: no list in the step may have a length to guess."""
     if not torch_compiles():
@@ -85,6 +91,7 @@ def test_compiled_single_kernel(preset):
     assert_close(found, wanted, 1e-5)
 
 
+@logic
 def test_training_lowers_the_loss():
     model = model_of_runs()
     model.compile(optimizer=paper(**OPTIONS), loss="mse")
@@ -94,6 +101,7 @@ def test_training_lowers_the_loss():
 
 
 # -- Constraints and regularizers ------------------------------------------
+@logic
 def test_constraint():
     constraint = keras.constraints.UnitNorm(axis=0)
     model = model_of_runs(constraint)

@@ -15,9 +15,11 @@ from helpers.runs import make_variables
 from helpers.runs import model_of_runs
 from helpers.runs import needs_none
 from helpers.runs import run
+from helpers.tiers import logic
 
 
 # -- Frozen layers ---------------------------------------------------------
+@logic
 def test_frozen_before_compile():
     model = model_of_runs()
     model.get_layer("conv").trainable = False
@@ -27,6 +29,7 @@ def test_frozen_before_compile():
     assert not any("conv" in one.path for one in model.optimizer.layers)
 
 
+@logic
 def test_unfrozen_with_a_new_optimizer():
     model = model_of_runs()
     model.get_layer("conv").trainable = False
@@ -73,6 +76,7 @@ def test_unknown_variable():
         apply(optimizer, make_variables(), make_gradients(1)[0])
 
 
+@logic
 def test_lora():
     model = model_of_runs()
     model.get_layer("first").enable_lora(2)

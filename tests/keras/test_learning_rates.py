@@ -15,9 +15,11 @@ from helpers.runs import make_variables
 from helpers.runs import model_of_runs
 from helpers.runs import reference_weights
 from helpers.runs import run
+from helpers.tiers import logic
 
 
 # -- Learning rates --------------------------------------------------------
+@logic
 def test_schedule_is_each_steps_rate():
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
         [1, 9], [0.02, 0.01, 0.005]

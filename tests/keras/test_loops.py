@@ -13,6 +13,9 @@ from helpers.models import make_model
 from helpers.models import to_arrays
 from helpers.optimizers import DEFAULTS
 from helpers.optimizers import paper
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
+from helpers.tiers import logic
 from keras_lanton import Lanton
 
 BACKEND = keras.backend.backend()
@@ -62,7 +65,7 @@ def optimizer_for(setting):
     return paper(**SETTINGS[setting])
 
 
-all_settings = pytest.mark.parametrize("setting", SETTINGS)
+all_settings = pytest.mark.parametrize("setting", keep(SETTINGS, ["defaults"]))
 
 
 @functools.cache
@@ -208,7 +211,14 @@ def tensorflow_step(model, optimizer, style):
 
 @on_tensorflow
 @all_settings
-@pytest.mark.parametrize("style", ["apply", "apply_gradients", "built", "xla"])
+@pytest.mark.parametrize(
+    "style",
+    keep(
+        ["apply", "apply_gradients", "built", "xla"],
+        ["apply_gradients", "xla"],
+        exhaustive,
+    ),
+)
 def test_gradient_tape_in_function(style, setting):
     """Built inside of the trace, or before it."""
     import tensorflow as tf
@@ -410,7 +420,7 @@ def test_apply_gradients_returns_the_count():
         assert int(ops.convert_to_numpy(count)) == step
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_subset_of_the_variables():
     """Two calls on two halves are two steps, each of its half.
 

@@ -14,6 +14,7 @@ from helpers.runs import make_gradients
 from helpers.runs import make_variables
 from helpers.runs import model_of_runs
 from helpers.runs import run
+from helpers.tiers import logic
 from keras_lanton import Lanton
 
 
@@ -97,6 +98,7 @@ def test_pattern_without_a_match():
     assert len(caught) == 1
 
 
+@logic
 def test_exclusions_in_fit():
     """By pattern and by Keras' method, which sees the model's variables."""
     found = fit(

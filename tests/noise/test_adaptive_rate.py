@@ -5,12 +5,15 @@ import math
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from helpers.trials import TENSORS
 from helpers.trials import Trial
 from helpers.trials import hidden
 from helpers.trials import kinds
 from helpers.trials import normals
 from helpers.trials import shapes_of
+
+pytestmark = logic
 
 
 @pytest.mark.parametrize("reference", ["previous_gradient", "momentum"])

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.tiers import exhaustive
+from helpers.tiers import logic
 from keras_lanton.noise.formulas import group_noise
 from keras_lanton.noise.formulas import layer_ratio
 from keras_lanton.noise.formulas import noise_factor
@@ -49,6 +51,7 @@ def test_huge_noise_of_one_group_is_nothing_to_the_other(
     np.testing.assert_allclose(found, usual, rtol=1e-6)
 
 
+@logic
 def test_million_updates_do_not_drift() -> None:
     noise = tensor(1.0, 2.0)
     for _ in range(1000):
@@ -101,9 +104,10 @@ def test_relative_alpha_does_not_see_the_size(size: float) -> None:
     np.testing.assert_allclose(found, plain, rtol=1e-5)
 
 
+@logic
 @pytest.mark.parametrize("beta_2", [0.9, 0.999])
 @pytest.mark.parametrize(
-    "steps", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+    "steps", [20_000, pytest.param(1_000_000, marks=exhaustive)]
 )
 def test_noise_does_not_drift(steps, beta_2):
     """Up to a million updates of sqrt(H) in float32, against H in float64.

@@ -11,6 +11,7 @@ from keras import ops
 from helpers.specs import kinds
 from helpers.specs import spec_of
 from helpers.specs import tensors
+from helpers.tiers import logic
 from keras_lanton.noise.schedule import MeasurementGroup
 from keras_lanton.noise.schedule import find_placement
 from keras_lanton.noise.schedule import make_groups
@@ -19,6 +20,7 @@ from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.stacks import positions
 
 
+@logic
 @given(
     kinds=kinds,
     interval=st.integers(1, 12),
@@ -48,6 +50,7 @@ def test_every_matrix_once_in_an_interval(
         assert group.size <= largest_size(group.chunks[0], room)
 
 
+@logic
 @given(kinds=kinds, interval=st.integers(1, 12))
 def test_placement_is_where_the_chunks_have_them(
     kinds: list[str], interval: int
@@ -75,6 +78,7 @@ def loads(groups: list[MeasurementGroup], interval: int) -> np.ndarray:
     return load
 
 
+@logic
 @pytest.mark.parametrize("count", [10, 12, 24, 48])
 def test_steps_measure_evenly(count: int) -> None:
     specs = [spec_of("square", i) for i in range(count)]
@@ -86,6 +90,7 @@ def test_steps_measure_evenly(count: int) -> None:
     assert load.max() == math.ceil(count / 10)
 
 
+@logic
 def test_chunks_of_different_stacks_fall_on_different_steps() -> None:
     kinds = ("square", "dense")
     specs = [spec_of(kind, i) for kind in kinds for i in range(3)]

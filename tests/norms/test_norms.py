@@ -8,6 +8,7 @@ from helpers.norms import JORDAN
 from helpers.norms import dual
 from helpers.norms import lmo
 from helpers.norms import matrices
+from helpers.tiers import keep
 from keras_lanton.norms.norms import RMS
 from keras_lanton.norms.norms import ColNorm
 from keras_lanton.norms.norms import Norm
@@ -17,7 +18,7 @@ from keras_lanton.norms.norms import Sign
 SHAPES = [(6, 6), (4, 9), (9, 4), (1, 5), (5, 1), (1, 1)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", keep(SHAPES, [(4, 9), (9, 4)]))
 @pytest.mark.parametrize("norm", [EXACT, RMS(), ColNorm(), RowNorm()])
 def test_step_and_dual_norm_belong_together(norm: Norm, shape: tuple) -> None:
     # <G, lmo(G)> = -dual(G) defines a dual norm. RMS: d_in d_out <.,.>/d.
@@ -26,7 +27,7 @@ def test_step_and_dual_norm_belong_together(norm: Norm, shape: tuple) -> None:
     np.testing.assert_allclose(product, -dual(norm, G), rtol=2e-5)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", keep(SHAPES, [(4, 9), (9, 4)]))
 def test_steps_have_norm_one(shape: tuple) -> None:
     d_in, d_out = shape
     B = matrices(shape)

@@ -11,6 +11,7 @@ from helpers.norms import JORDAN
 from helpers.norms import YOU
 from helpers.norms import dual
 from helpers.norms import matrices
+from helpers.tiers import logic
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
@@ -82,6 +83,7 @@ def spectrum(case: str, m: int, n: int) -> np.ndarray:
     return noise
 
 
+@logic
 def test_lanczos_is_fair_to_shapes_and_spectra() -> None:
     """Rates compare layers: what is read must not depend on the shape."""
     ratios = []

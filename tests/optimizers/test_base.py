@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton import Lanton
 
 
@@ -14,6 +15,7 @@ def variables(*shapes: tuple[int, ...]) -> list[keras.Variable]:
     ]
 
 
+@logic
 def test_assign_role_refuses_what_cannot_be() -> None:
     optimizer = Lanton()
     (v,) = variables((2, 3, 4))
@@ -32,6 +34,7 @@ def test_assign_role_refuses_what_cannot_be() -> None:
         optimizer.assign_role("vector", [v])
 
 
+@logic
 def test_roles_are_for_the_variables_of_build() -> None:
     optimizer = Lanton()
     v, other = variables((2, 3), (2, 3))
@@ -81,6 +84,7 @@ def test_gradient_of_another_shape() -> None:
 
 
 # -- Arguments of the base class -------------------------------------------
+@logic
 @pytest.mark.parametrize(
     "argument, value",
     [
@@ -127,11 +131,13 @@ def test_bad_argument(argument, value):
     assert str(value) in message
 
 
+@logic
 def test_two_clip_options():
     with pytest.raises(ValueError, match="clipvalue"):
         Lanton(clipnorm=1.0, clipvalue=1.0)
 
 
+@logic
 def test_unknown_argument():
     with pytest.raises(ValueError, match="momentun"):
         Lanton(momentun=0.9)

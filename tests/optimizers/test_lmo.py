@@ -5,6 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from helpers.tiers import keep
+from helpers.tiers import logic
 from helpers.trials import CUBIC
 from helpers.trials import EXACT
 from helpers.trials import HALVES
@@ -40,6 +42,7 @@ def check_size(name, move, rates, tolerance):
     np.testing.assert_allclose(found, wanted, rtol=tolerance)
 
 
+@logic
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_sizes(scale):
     """At ratio 1 and after noise was measured, in float32."""
@@ -61,7 +64,7 @@ def test_sizes(scale):
     assert int(trial.optimizer.skipped_steps) == 0
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("scale", keep([1e-4, 1.0, 1e4], [1.0]))
 @pytest.mark.parametrize("dtype", HALVES)
 def test_sizes_in_half_precision(dtype, scale):
     names = list(TENSORS)
@@ -77,6 +80,7 @@ def test_sizes_in_half_precision(dtype, scale):
     assert int(trial.optimizer.skipped_steps) == 0
 
 
+@logic
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
 def test_sizes_in_bfloat16_at_the_ends(scale):
     names = list(TENSORS)
@@ -88,6 +92,7 @@ def test_sizes_in_bfloat16_at_the_ends(scale):
         check_size(name, move, rates, 0.02)
 
 
+@logic
 @pytest.mark.parametrize("shape", [(1, 12), (12, 1), (1, 1)])
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_rows_and_columns(shape, scale):
@@ -101,6 +106,7 @@ def test_rows_and_columns(shape, scale):
     np.testing.assert_allclose(move, wanted, rtol=1e-5)
 
 
+@logic
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_rank_one_size(scale):
     trial = Trial([hidden(10, 14)], ns_coefficients=CUBIC)
@@ -112,6 +118,7 @@ def test_rank_one_size(scale):
     np.testing.assert_allclose(move, wanted, rtol=0, atol=1e-7)
 
 
+@logic
 @pytest.mark.parametrize(
     "coefficients", ["jordan", "you", "polar_express", CUBIC]
 )
@@ -129,7 +136,7 @@ def test_rank_one_points_downhill(coefficients, steps):
     assert cosine < -0.99  # observed -1 + 2e-5
 
 
-@pytest.mark.parametrize("dtype", ["float32", *HALVES])
+@pytest.mark.parametrize("dtype", keep(["float32", *HALVES], ["float32"]))
 def test_zero_gradients(dtype):
     """Nothing moves, nothing decays, nothing becomes NaN."""
     names = list(TENSORS)
@@ -162,6 +169,7 @@ def test_zero_matrix_in_a_stack():
 
 
 # -- Reductions ------------------------------------------------------------
+@logic
 @pytest.mark.parametrize("reduction", ["max", "mean"])
 def test_huge_alpha_is_the_skeleton(reduction):
     """No noise ratio left: momentum and LMO, at the exact polar factor."""
@@ -207,6 +215,7 @@ def skeleton(name, m):
     return 0.2 * math.sqrt(max(d_in, d_out)) * polar
 
 
+@logic
 def test_transposed_storage():
     """(vocab, width) and (width, vocab), (in, out) and (out, in)."""
     trial = Trial(
@@ -228,6 +237,7 @@ def test_transposed_storage():
         np.testing.assert_allclose(kernel[key], mirrored[key], rtol=1e-5)
 
 
+@logic
 def test_weight_decay_uses_the_base_rate():
     names = ["tall", "wide", "table", "gain"]
     trials = [
@@ -247,6 +257,7 @@ def test_weight_decay_uses_the_base_rate():
 
 
 # -- Noise -----------------------------------------------------------------
+@logic
 @pytest.mark.parametrize("norm", ["rms", "sign"])
 @pytest.mark.parametrize("name", [*HIDDEN, "gain", "bias"])
 def test_lmo_attains_the_dual_norm(name, norm):

@@ -6,11 +6,14 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.baselines import DMuon
 from keras_lanton.baselines import Muon
 from keras_lanton.baselines import Scion
+
+pytestmark = logic
 
 has_rms_rate = pytest.mark.skipif(
     "rms_rate" not in inspect.signature(keras.optimizers.Muon).parameters,

@@ -5,10 +5,13 @@ import math
 import pytest
 from keras import ops
 
+from helpers.tiers import logic
 from keras_lanton.orthogonalization import batching
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.stacks import Stack
 from keras_lanton.variables.stacks import equal_stacks
+
+pytestmark = logic
 
 
 def stack_of(side: int, count: int = 1) -> Stack:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.tiers import keep
 from keras_lanton.orthogonalization.newton_schulz import COEFFICIENTS
 from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
@@ -130,7 +131,7 @@ def gaussian(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("restarts", [(), (2,), (1, 3)])
 @pytest.mark.parametrize("shape", [(5, 12), (12, 5)])
-@pytest.mark.parametrize("name", COEFFICIENTS)
+@pytest.mark.parametrize("name", keep(COEFFICIENTS, ["jordan"]))
 def test_gram_form_is_the_standard_form(
     name: str, shape: tuple, restarts: tuple
 ) -> None:
@@ -141,7 +142,7 @@ def test_gram_form_is_the_standard_form(
     )
 
 
-@pytest.mark.parametrize("name", COEFFICIENTS)
+@pytest.mark.parametrize("name", keep(COEFFICIENTS, ["jordan"]))
 @pytest.mark.parametrize("rank", [1, 64])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("form", [newton_schulz, gram_newton_schulz])

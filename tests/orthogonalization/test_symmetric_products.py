@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.tiers import keep
 from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
 from keras_lanton.orthogonalization.newton_schulz import newton_schulz
 from keras_lanton.orthogonalization.symmetric_products import BlockProducts
 
 
-@pytest.mark.parametrize("blocks", [2, 3])
+@pytest.mark.parametrize("blocks", keep([2, 3], [2]))
 @pytest.mark.parametrize("form", [newton_schulz, gram_newton_schulz])
 @pytest.mark.parametrize("shape", [(3, 7, 7), (12, 5), (2, 6, 9)])
 def test_blocks_give_the_same(shape: tuple, form: object, blocks: int) -> None:

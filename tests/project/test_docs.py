@@ -29,7 +29,9 @@ import numpy as np
 import pytest
 
 import keras_lanton
+from helpers.tiers import exhaustive
 from helpers.tiers import keep
+from helpers.tiers import logic
 from keras_lanton import baselines
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 
@@ -143,12 +145,14 @@ def clean(tmp_path, monkeypatch):
     keras.distribution.set_distribution(None)
 
 
+@logic
 def test_blocks_are_found():
     """None is hidden from the tests by a slip in its fence."""
     for page in PAGES:
         assert page.read_text().count("```python") == len(blocks(page)), page
 
 
+@logic
 def test_comments_before_blocks_are_known():
     for block in BLOCKS:
         assert block.key in (None, "only", "needs", "skip"), block
@@ -180,6 +184,7 @@ def bare(code):
     return re.sub(r",([)\]}])", r"\1", "".join(code.split()))
 
 
+@logic
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.title], ids=str)
 def test_quotes_are_the_code(block):
     """A quote is lines of its file, one after the other."""
@@ -187,6 +192,7 @@ def test_quotes_are_the_code(block):
     assert bare(block.code) in bare(file.read_text()), f"not in {file} any more"
 
 
+@logic
 def test_every_page_is_in_the_site():
     """`mkdocs build --strict` says so too, but is no part of the tests."""
     listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text())
@@ -213,6 +219,7 @@ class AnyWhereNoneIsShown(doctest.OutputChecker):
         return not want or super().check_output(want, got, optionflags)
 
 
+@logic
 def test_examples_in_docstrings_run(capsys):
     model, (x, y) = small_model(), small_data()
     model.compile(keras_lanton.Lanton(), "mse", jit_compile=False)
@@ -287,6 +294,7 @@ def documentation(name, member):
     return "\n\n".join(inspect.cleandoc(text) for text in texts if text)
 
 
+@logic
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_are_documented(name):
     member = PUBLIC[name]
@@ -346,6 +354,7 @@ def own_nodes(tree):
             pending += ast.iter_child_nodes(node)
 
 
+@logic
 def test_lantons_bases_are_looked_at():
     assert {"read_roles", "summary", "noise_report", "skipped_steps"} <= {
         name.removeprefix("Lanton.") for name in PUBLIC
@@ -356,6 +365,7 @@ def test_lantons_bases_are_looked_at():
 # -- Notebooks ---------------------------------------------------------------
 
 
+@logic
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 def test_notebooks_are_in_the_form_of_keras_io(path):
     """A header, then cells: text in quotes, code between them."""
@@ -379,7 +389,7 @@ def test_notebooks_are_in_the_form_of_keras_io(path):
     assert cells[0].strip().startswith("## ")
 
 
-@pytest.mark.slow
+@exhaustive
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 def test_notebooks_run(path, tmp_path):
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")

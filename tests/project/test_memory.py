@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from helpers.optimizers import lanton
+from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
@@ -81,7 +82,7 @@ def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
     return optimizer, np.concatenate(moved)
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.parametrize(
     "options",
     [
@@ -150,6 +151,7 @@ def llama(
     return [*made, assigned_spec("head", (width, vocabulary), "embedding", 0)]
 
 
+@logic
 @pytest.mark.parametrize("staggered", [True, False])
 def test_a_billion_parameters_stay_within_the_cap(staggered: bool) -> None:
     specs = tuple(llama(22, 2048, 5632, 32000))

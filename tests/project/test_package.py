@@ -7,7 +7,10 @@ import tomllib
 
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton.version import __version__
+
+pytestmark = logic
 
 yaml = pytest.importorskip("yaml", reason="reads workflows and CITATION.cff")
 

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from helpers.tiers import logic
+
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "keras_lanton"
 # One line per folder, from the bottom up: each imports what is above it here.
@@ -84,10 +86,12 @@ def own_modules(path: pathlib.Path) -> set[str]:
     return found
 
 
+@logic
 def test_every_room_has_a_floor() -> None:
     assert sorted(set(map(room, FILES))) == sorted(sum(FLOORS, ()))
 
 
+@logic
 @pytest.mark.parametrize("path", FILES, ids=module)
 def test_imports_point_down(path: pathlib.Path) -> None:
     here = room(path)
@@ -99,6 +103,7 @@ def test_imports_point_down(path: pathlib.Path) -> None:
         assert floor(there) <= floor(here) and not apart, name
 
 
+@logic
 def test_no_module_imports_itself_over_others() -> None:
     """No circles, within a folder either."""
     graph = {name: own_modules(path) for name, path in MODULES.items()}
@@ -110,6 +115,7 @@ def test_no_module_imports_itself_over_others() -> None:
     graphlib.TopologicalSorter(graph).prepare()
 
 
+@logic
 @pytest.mark.parametrize("path", FILES, ids=module)
 def test_backends_are_behind_their_folder(path: pathlib.Path) -> None:
     for name in imports(path):
@@ -143,6 +149,7 @@ def test_imports_with_keras_numpy_and_one_backend_only() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@logic
 def test_optimizers_are_at_most_two_steps_from_keras() -> None:
     """LayerwiseOptimizer, then LMOOptimizer or ElementwiseOptimizer, a leaf."""
     import keras_lanton
@@ -167,6 +174,7 @@ def test_optimizers_are_at_most_two_steps_from_keras() -> None:
 # -- The paper ---------------------------------------------------------------
 
 
+@logic
 @pytest.mark.parametrize(
     ("line", "home"),
     [
@@ -199,17 +207,17 @@ STEP = (
     "norms",
     "noise",
     "optimizers",
-    "backends",
 )
 
 
+@logic
 @pytest.mark.parametrize(
     "path",
     [p for p in FILES if room(p) in STEP and p.name != "__init__.py"],
     ids=module,
 )
 def test_modules_of_the_step_are_in_the_table(path: pathlib.Path) -> None:
-    """docs/algorithm.md says what each is for."""
+    """docs/algorithm.md says what each is for; of backends/ as a whole."""
     page = (ROOT / "docs" / "algorithm.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     name = str(path.relative_to(PACKAGE))
@@ -219,6 +227,7 @@ def test_modules_of_the_step_are_in_the_table(path: pathlib.Path) -> None:
 # -- The tests ---------------------------------------------------------------
 
 
+@logic
 def test_tests_mirror_the_package() -> None:
     """The test of keras_lanton/a/b.py is tests/a/test_b.py."""
     tests = ROOT / "tests"

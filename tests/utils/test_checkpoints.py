@@ -4,11 +4,13 @@ import pytest
 
 import faults
 from helpers.optimizers import lanton
+from helpers.tiers import logic
 from keras_lanton import load_checkpoint
+
+pytestmark = logic
 
 
 # -- Loading all or nothing --------------------------------------------------
-@pytest.mark.compiles_a_lot
 def test_load_checkpoint_builds_the_optimizer(tmp_path):
     model = faults.built_model()
     faults.train(model, 3)

@@ -4,10 +4,13 @@ import keras
 import pytest
 from keras import layers
 
+from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
 from keras_lanton import explain
 from keras_lanton.baselines import DMuon
+
+pytestmark = logic
 
 
 def told(*arguments, **kwargs):

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton.utils import plots
+
+pytestmark = logic
 
 
 @pytest.mark.parametrize("count", [10, 500])

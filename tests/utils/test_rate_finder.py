@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import find_learning_rate
@@ -37,6 +38,7 @@ def values(variables):
     return [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
 
 
+@logic
 def test_suggestion():
     model, data = make_model(), make_data()
     found = find_learning_rate(model, *data, steps=60, verbose=False)
@@ -66,6 +68,7 @@ def test_model_and_optimizer_are_as_they_were():
     assert int(optimizer.iterations) == 6
 
 
+@logic
 def test_interrupted():
     model, (x, y) = make_model(), make_data()
     before = values(model.variables)
@@ -82,6 +85,7 @@ def test_interrupted():
         np.testing.assert_array_equal(one, two)
 
 
+@logic
 def test_schedule_and_loss_scaling():
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
     inner = Lanton(schedule, newton_schulz=SHORT)
@@ -93,6 +97,7 @@ def test_schedule_and_loss_scaling():
     assert model.optimizer.inner_optimizer is inner
 
 
+@logic
 def test_diverging_run_ends_early():
     model, data = make_model(), make_data()
     found = find_learning_rate(
@@ -102,6 +107,7 @@ def test_diverging_run_ends_early():
     assert found.learning_rate < 1
 
 
+@logic
 def test_picture_and_progress(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     found = find_learning_rate(make_model(), *make_data(), steps=3)
@@ -110,6 +116,7 @@ def test_picture_and_progress(tmp_path, capsys):
     assert (tmp_path / "rates.png").stat().st_size > 5_000
 
 
+@logic
 def test_roles_set_by_hand_are_kept():
     model = make_model()
     model.optimizer.assign_role("vector", model.layers[1].kernel)
@@ -118,6 +125,7 @@ def test_roles_set_by_hand_are_kept():
     assert model.optimizer.layers[0].role == "vector"
 
 
+@logic
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -139,11 +147,13 @@ def test_wrong_arguments(arguments, said):
         )
 
 
+@logic
 def test_another_optimizer():
     with pytest.raises(ValueError, match="Received: optimizer="):
         find_learning_rate(make_model("sgd"), *make_data())
 
 
+@logic
 def test_loss_that_is_nan():
     x, y = make_data()
     with pytest.raises(ValueError, match="Received: nan"):

@@ -1,6 +1,9 @@
 """The checks of `python -m keras_lanton`."""
 
+from helpers.tiers import logic
 from keras_lanton.utils import self_check
+
+pytestmark = logic
 
 
 def test_nan_is_no_pass() -> None:

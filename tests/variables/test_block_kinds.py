@@ -2,8 +2,11 @@
 
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton.variables.block_kinds import block_of
 from keras_lanton.variables.spec import assigned_spec
+
+pytestmark = logic
 
 ATTENTION = "transformer_layer_0/self_attention"
 

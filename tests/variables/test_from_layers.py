@@ -20,9 +20,12 @@ from helpers.roles import hub
 from helpers.roles import make
 from helpers.roles import read
 from helpers.roles import roles_by_layer
+from helpers.tiers import logic
 from keras_lanton.variables.from_layers import read_model
 from keras_lanton.variables.from_paths import infer_roles
 from keras_lanton.variables.matrix_view import to_matrices
+
+pytestmark = logic
 
 
 def normal(*shape):

@@ -15,6 +15,7 @@ from helpers.roles import hand
 from helpers.roles import infer
 from helpers.roles import make
 from helpers.roles import read
+from helpers.tiers import logic
 from keras_lanton.variables.from_paths import infer_roles
 from keras_lanton.variables.spec import assigned_spec
 
@@ -23,6 +24,7 @@ from keras_lanton.variables.spec import assigned_spec
 UNTOLD = {*UNKNOWN_BY_PATH, "einsum_dense_experts"}
 
 
+@logic
 @pytest.mark.parametrize(
     "case",
     [case for case in MAKERS if case not in UNTOLD],
@@ -35,6 +37,7 @@ def test_layer_with_a_name_that_says_nothing(case):
     assert by_path(inferred) == by_hand(expected)
 
 
+@logic
 def test_head_without_a_telling_name():
     pairs = [
         ("tokens/embeddings", (32, 8)),
@@ -55,6 +58,7 @@ def test_head_without_a_telling_name():
     assert infer(*pairs)[-1] == hand(tables.HEAD)
 
 
+@logic
 @pytest.mark.parametrize(
     "pairs",
     [
@@ -78,6 +82,7 @@ def test_not_a_head(pairs):
     assert rest == [hand(tables.DENSE)] * len(rest)
 
 
+@logic
 def test_recurrent_kernel_as_wide_as_the_vocabulary_is_no_head():
     found = infer(
         ("tokens/embeddings", (32, 8)),
@@ -88,6 +93,7 @@ def test_recurrent_kernel_as_wide_as_the_vocabulary_is_no_head():
 
 
 # What names and siblings say.
+@logic
 @pytest.mark.parametrize(
     ("path", "shape", "line"),
     [
@@ -133,6 +139,7 @@ def test_name_alone(path, shape, line):
     assert described(found) == hand(line)
 
 
+@logic
 @pytest.mark.parametrize(
     ("pairs", "line"),
     [
@@ -192,6 +199,7 @@ def test_siblings(pairs, line):
     assert infer(*pairs)[0] == hand(f"hidden {line}")
 
 
+@logic
 @pytest.mark.parametrize(
     "pairs",
     [
@@ -206,6 +214,7 @@ def test_siblings_of_a_depthwise_kernel(pairs):
     assert infer(*pairs)[0] == hand(tables.VECTOR)
 
 
+@logic
 def test_odd_ranks_of_known_names():
     found = infer(
         ("tables/embeddings", (3, 9, 4)),
@@ -216,6 +225,7 @@ def test_odd_ranks_of_known_names():
     assert found == [hand(line) for line in expected]
 
 
+@logic
 def test_of_equal_paths_the_nearest_is_the_sibling():
     found = infer(
         ("kernel", (6, 2, 4)),
@@ -244,6 +254,7 @@ def test_bare_variables_of_tensorflow():
 
 
 # Guesses.
+@logic
 def test_one_warning_names_all_guesses_and_both_methods():
     variables = [
         Variable("a/tensor", (2, 3, 4)),
@@ -261,6 +272,7 @@ def test_one_warning_names_all_guesses_and_both_methods():
     assert described(found[0]) == hand(tables.CONV_1D)
 
 
+@logic
 @pytest.mark.parametrize(
     ("path", "shape"),
     [
@@ -277,6 +289,7 @@ def test_doubtful(path, shape):
         infer_roles([Variable(path, shape)])
 
 
+@logic
 def test_what_is_given_is_kept_without_a_warning():
     variables = [Variable("tensor", (2, 3, 4)), Variable("b", (4,))]
     given = assigned_spec("tensor", (2, 3, 4), "hidden", 1, 2)
@@ -285,6 +298,7 @@ def test_what_is_given_is_kept_without_a_warning():
     assert found[1].role == "vector"
 
 
+@logic
 @pytest.mark.parametrize(("cell", "gates"), [("lstm", 4), ("gru", 3)])
 def test_gates_are_known_beside_a_frozen_recurrent_kernel(cell, gates):
     kernel = keras.Variable(np.zeros((5, 2 * gates), "float32"), name="kernel")

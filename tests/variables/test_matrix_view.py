@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.tiers import logic
 from keras_lanton.variables.matrix_view import MatrixView
 from keras_lanton.variables.matrix_view import from_matrices
 from keras_lanton.variables.matrix_view import to_matrices
@@ -33,7 +34,7 @@ def views(draw: st.DrawFn) -> MatrixView:
     )
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @hypothesis.given(views())
 def test_from_matrices_is_the_inverse_of_to_matrices(view: MatrixView) -> None:
     tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)

@@ -10,9 +10,12 @@ from helpers.roles import described
 from helpers.roles import hand
 from helpers.roles import make
 from helpers.roles import read
+from helpers.tiers import logic
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.spec import spec_from_config
 from keras_lanton.variables.spec import spec_to_config
+
+pytestmark = logic
 
 
 # By hand.

@@ -10,10 +10,12 @@ from helpers.specs import KINDS
 from helpers.specs import kinds
 from helpers.specs import spec_of
 from helpers.specs import tensors
+from helpers.tiers import logic
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.stacks import positions
 
 
+@logic
 def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
     kinds = [kind for kind in KINDS if kind not in ("table", "bias")]
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
@@ -39,6 +41,7 @@ def test_scatter_inverts_gather(kinds: list[str]) -> None:
     assert sorted(seen) == list(range(len(specs)))
 
 
+@logic
 @given(kinds=kinds, size=st.integers(1, 12), whole_variables=st.booleans())
 def test_a_cut_loses_nothing(
     kinds: list[str], size: int, whole_variables: bool

@@ -8,12 +8,15 @@ import pytest
 
 from helpers.roles import make
 from helpers.roles import read
+from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
 from keras_lanton.baselines import BlockwiseAdamW
 from keras_lanton.variables import table as tables_of
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.spec import spec_to_config
+
+pytestmark = logic
 
 
 # The table.
