@@ -73,11 +73,14 @@ SCHEDULE = keras.optimizers.schedules.CosineDecay(0.01, 20)
     "optimizer",
     [
         None,
-        paper(learning_rate=SCHEDULE, **SHORT),
-        DMuon(
-            0.01,
-            noise=NoiseAdaptiveRate(interval=2),
-            newton_schulz=NewtonSchulz(steps=2),
+        pytest.param(paper(learning_rate=SCHEDULE, **SHORT), marks=logic),
+        pytest.param(
+            DMuon(
+                0.01,
+                noise=NoiseAdaptiveRate(interval=2),
+                newton_schulz=NewtonSchulz(steps=2),
+            ),
+            marks=logic,
         ),
     ],
     ids=["lanton", "paper_schedule", "d_muon"],

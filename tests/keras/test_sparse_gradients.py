@@ -13,6 +13,8 @@ from helpers.runs import make_gradients
 from helpers.runs import make_variables
 from helpers.runs import only_tensorflow
 from helpers.runs import run
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
 
 
 # -- Sparse gradients ------------------------------------------------------
@@ -21,9 +23,9 @@ from helpers.runs import run
     "options",
     [
         {},
-        *CLIPS,
-        {"loss_scale_factor": 8.0},
-        {"gradient_accumulation_steps": 2},
+        *keep(CLIPS, CLIPS[-1:], exhaustive),
+        pytest.param({"loss_scale_factor": 8.0}, marks=exhaustive),
+        pytest.param({"gradient_accumulation_steps": 2}, marks=exhaustive),
         {
             "gradient_accumulation_steps": 2,
             "noise_reference": "independent_gradient",
