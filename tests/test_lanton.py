@@ -24,6 +24,7 @@ from helpers.optimizers import PRESETS
 from helpers.optimizers import both_presets
 from helpers.optimizers import paper
 from helpers.processes import environment
+from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
 from helpers.variables import BY_HAND
@@ -352,12 +353,13 @@ def test_steps_as_large_matrices_take_them(monkeypatch):
 
 def test_eager_apply():
     """Plain `apply`, on JAX too."""
+    paths = ["dense/kernel", "dense/bias", "tokens/embeddings"]
     compare(
         {"noise_interval": 1},
-        make_gradients(3, FEW),
+        make_gradients(3, paths),
         (1, 2, 3),
         jit=False,
-        paths=FEW,
+        paths=paths,
     )
 
 
@@ -558,6 +560,7 @@ def write_weights(path):
     np.savez(path, **dict(zip(names, to_arrays(variables), strict=True)))
 
 
+@exhaustive
 @pytest.mark.skipif(
     keras.backend.backend() != "jax",
     reason="one backend starts the other two",

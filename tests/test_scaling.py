@@ -377,6 +377,7 @@ def test_eight_devices(mesh, name):
     assert_same(found, fit(**arguments))
 
 
+@exhaustive
 @on_jax
 def test_nan_on_one_of_eight_devices():
     """The gradients are sums over all devices: all skip the step."""

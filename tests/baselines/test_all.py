@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from helpers.baselines import CLASSES
-from helpers.baselines import ETA
 from helpers.baselines import GLUON
 from helpers.baselines import LATE
 from helpers.baselines import NOISE
 from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
+from helpers.baselines import make
 from helpers.baselines import run
 from helpers.tiers import keep
 from helpers.tiers import logic
-from helpers.variables import BY_HAND
-from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import Steps
 from helpers.variables import make_gradients
@@ -29,22 +27,6 @@ from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
 from keras_lanton.optimizers.lmo import LMOOptimizer
-
-
-def make(cls, variables, paths=FEW, **options):
-    """A built optimizer, with the roles of `BY_HAND` assigned."""
-    optimizer = cls(ETA, **options)
-    for path, variable in zip(paths, variables, strict=True):
-        if path in BY_HAND:
-            layer = EXPECTED[path]
-            optimizer.assign_role(
-                layer.role,
-                [variable],
-                input_axes=layer.input_axes,
-                output_axes=layer.output_axes,
-            )
-    optimizer.build(variables)
-    return optimizer
 
 
 @logic

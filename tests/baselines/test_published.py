@@ -263,7 +263,12 @@ CASES = {
     # fixture `signs` does. Debiasing V cancels in the norm.
     "kept_adamuon": (
         "AdaMuon",
-        {**MUON, "nesterov": False, "epsilon": 1e-10},
+        {
+            **MUON,
+            "nesterov": False,
+            "epsilon": 1e-10,
+            "second_moment_epsilon": 1e-10,
+        },
         kept_muon,
         {"name": "AdaMuon", "betas": (0.95, 0.95), "vector_decay": 0.0},
     ),

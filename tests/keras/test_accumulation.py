@@ -21,12 +21,18 @@ from helpers.runs import model_of_runs
 from helpers.runs import reference_weights
 from helpers.runs import run
 from helpers.runs import state_of
+from helpers.tiers import logic
 from keras_lanton.orthogonalization import dispatch
 
 
 # -- Gradient accumulation -------------------------------------------------
 @pytest.mark.parametrize(
-    ("k", "preset"), [(2, "paper"), (3, "paper"), (2, "defaults")]
+    ("k", "preset"),
+    [
+        pytest.param(2, "paper", marks=logic),
+        pytest.param(3, "paper", marks=logic),
+        (2, "defaults"),
+    ],
 )
 def test_accumulation_is_one_step_of_the_mean(k, preset):
     gradients = make_gradients(4 * k)

@@ -11,6 +11,7 @@ from helpers.runs import assert_equal
 from helpers.runs import make_gradients
 from helpers.runs import run
 from helpers.tiers import keep
+from helpers.tiers import logic
 
 
 def clipped(gradients, clipnorm=None, clipvalue=None, global_clipnorm=None):
@@ -50,6 +51,7 @@ def test_clipping_comes_first(clip, reference):
         )
 
 
+@logic
 def test_independent_noise_is_measured_before_clipping():
     gradients = make_gradients(4)
     options = {

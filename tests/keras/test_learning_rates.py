@@ -55,6 +55,7 @@ def test_callable_is_asked_at_every_step():
     assert_close(to_arrays(variables), to_arrays(others), 1e-7)
 
 
+@logic
 def test_callable_in_fit():
     found = fit(
         model_of_runs(), paper(**{**OPTIONS, "learning_rate": lambda: 0.01})

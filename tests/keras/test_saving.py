@@ -1,7 +1,7 @@
 """Stop and go on: configs, `.keras` files, weights, between backends.
 
-Run as a script, `test_saving.py save FOLDER` and `test_saving.py resume
-FOLDER` write what the current backend saves and reaches, for the comparison
+Run as a script, `test_saving.py save FOLDER RUN` and `test_saving.py resume
+FOLDER RUN` write what the current backend saves and reaches, for the comparison
 between backends.
 """
 
@@ -28,6 +28,7 @@ from helpers.optimizers import arguments_of
 from helpers.optimizers import both_presets
 from helpers.optimizers import paper
 from helpers.processes import environment
+from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
 from keras_lanton import AuxiliaryAdamW
@@ -686,25 +687,24 @@ CROSSED = {
 }
 
 
-def write_saved(folder):
+def write_saved(folder, run):
     """Saves in the middle and goes on to the end."""
-    for name, (options, stop, end) in CROSSED.items():
-        model = compiled_model(paper(**{**OPTIONS, **options}))
-        apply(model, 0, stop)
-        model.save(folder / f"{BACKEND}-{name}.keras")
-        apply(model, stop, end)
-        np.savez(folder / f"{BACKEND}-{name}.npz", **plain_names(model))
+    options, stop, end = CROSSED[run]
+    model = compiled_model(paper(**{**OPTIONS, **options}))
+    apply(model, 0, stop)
+    model.save(folder / f"{BACKEND}.keras")
+    apply(model, stop, end)
+    np.savez(folder / f"{BACKEND}.npz", **plain_names(model))
 
 
-def write_resumed(folder):
+def write_resumed(folder, run):
     """Goes on from what the others saved."""
+    _, stop, end = CROSSED[run]
     for path in sorted(folder.glob("*.keras")):
-        saved_by, name = path.stem.split("-")
-        if saved_by != BACKEND:
-            _, stop, end = CROSSED[name]
+        if path.stem != BACKEND:
             model = keras.models.load_model(path)
             apply(model, stop, end)
-            target = folder / f"{BACKEND}-from-{saved_by}-{name}.npz"
+            target = folder / f"{BACKEND}-from-{path.stem}.npz"
             np.savez(target, **plain_names(model))
 
 
@@ -716,11 +716,11 @@ def plain_names(model):
     return {f"v{i}": one for i, one in enumerate(values(pairs).values())}
 
 
-def in_other_backends(names, task, folder):
+def in_other_backends(names, task, folder, run):
     """Runs this file as a script, all backends at once."""
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, task, str(folder)],
+            [sys.executable, __file__, task, str(folder), run],
             env=environment(KERAS_BACKEND=name),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -734,7 +734,8 @@ def in_other_backends(names, task, folder):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="one backend starts the other two")
-def test_between_backends(tmp_path):
+@pytest.mark.parametrize("run", keep(CROSSED, ["defaults"], exhaustive))
+def test_between_backends(run, tmp_path):
     others = [
         name
         for name in ("torch", "tensorflow")
@@ -742,31 +743,28 @@ def test_between_backends(tmp_path):
     ]
     if not others:
         pytest.skip("neither torch nor tensorflow is installed")
-    write_saved(tmp_path)
-    in_other_backends(others, "save", tmp_path)
+    write_saved(tmp_path, run)
+    in_other_backends(others, "save", tmp_path, run)
     write_resumed(tmp_path)
-    in_other_backends(others, "resume", tmp_path)
+    in_other_backends(others, "resume", tmp_path, run)
     names = ["jax", *others]
     for saved_by in names:
-        for run in CROSSED:
-            wanted = np.load(tmp_path / f"{saved_by}-{run}.npz")
-            for loaded_by in set(names) - {saved_by}:
-                found = np.load(
-                    tmp_path / f"{loaded_by}-from-{saved_by}-{run}.npz"
+        wanted = np.load(tmp_path / f"{saved_by}.npz")
+        for loaded_by in set(names) - {saved_by}:
+            found = np.load(tmp_path / f"{loaded_by}-from-{saved_by}.npz")
+            assert found.keys() == wanted.keys()
+            for key in wanted:
+                # Observed 1e-6.
+                np.testing.assert_allclose(
+                    found[key],
+                    wanted[key],
+                    rtol=2e-5,
+                    atol=2e-5,
+                    err_msg=f"{saved_by} to {loaded_by}: {key}",
                 )
-                assert found.keys() == wanted.keys()
-                for key in wanted:
-                    # Observed 1e-6.
-                    np.testing.assert_allclose(
-                        found[key],
-                        wanted[key],
-                        rtol=2e-5,
-                        atol=2e-5,
-                        err_msg=f"{run}, {saved_by} to {loaded_by}: {key}",
-                    )
 
 
 if __name__ == "__main__":
     {"save": write_saved, "resume": write_resumed}[sys.argv[1]](
-        pathlib.Path(sys.argv[2])
+        pathlib.Path(sys.argv[2]), sys.argv[3]
     )

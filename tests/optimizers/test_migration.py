@@ -109,9 +109,9 @@ def test_what_muon_has_of_its_own():
     (row,) = Lanton.from_muon(muon).newton_schulz.coefficients
     assert tuple(row) == (3.0, -4.0, 2.0)
     muon = keras.optimizers.Muon(exclude_layers=["a"], adam_weight_decay=0.5)
-    said = r"Left out: exclude_layers=\['a'\], adam_weight_decay=0.5"
-    with pytest.warns(UserWarning, match=said):
-        Lanton.from_muon(muon)
+    with pytest.warns(UserWarning, match=r"Left out: exclude_layers=\['a'\]"):
+        lanton = Lanton.from_muon(muon)
+    assert lanton.auxiliary_adamw.weight_decay == 0.5
 
 
 def test_muon_of_baselines():

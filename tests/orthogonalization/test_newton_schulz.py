@@ -108,12 +108,12 @@ def test_rows_repeat_the_last_and_named_sets_are_cut() -> None:
     ["jordon", [], [(1, 2)], 3, [(1, 2, float("nan"))], [("a", "b", "c")]],
 )
 def test_wrong_coefficients_are_refused(rows: object) -> None:
-    with pytest.raises(ValueError, match="Received: ns_coefficients="):
+    with pytest.raises(ValueError, match="Received: coefficients="):
         coefficient_rows(rows, 5)
 
 
 def test_more_rows_than_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match="ns_steps=1"):
+    with pytest.raises(ValueError, match="steps=1"):
         coefficient_rows([(1, 2, 3), (1, 2, 3)], 1)
 
 

@@ -319,10 +319,11 @@ def test_public_names_are_documented(name):
 
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     if inspect.isclass(function):
+        # A dataclass checks its arguments after its own `__init__`.
         (tree,) = (
             node
             for node in tree.body[0].body
-            if getattr(node, "name", None) == "__init__"
+            if getattr(node, "name", None) in ("__init__", "__post_init__")
         )
     kinds = [
         type(node)

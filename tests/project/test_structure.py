@@ -241,5 +241,3 @@ def test_tests_mirror_the_package() -> None:
             PACKAGE / name.parent / f"{one}.py" for one in (stem, f"__{stem}__")
         ]
         assert any(file.exists() for file in found), name
-    for name in SHARED:
-        assert (tests / name).exists(), f"{name} is gone: take it out here"

@@ -24,12 +24,12 @@ def told(*arguments, **kwargs):
 def test_explain():
     model = make_model()
     text = told(model)
-    assert "Lanton moves the 1," in text
+    assert "Lanton updates the 1," in text
     assert "weights of small (" in text
     assert "hidden: 4 variables (2 qk, 2 vo), 256 weights" in text
-    assert "steps of RMS 0.001." in text
+    assert "updates of RMS 0.001." in text
     assert "embedding: 2 variables (1 embedding, 1 head)" in text
-    assert "AdamW moves them, at 1 times the rate" in text
+    assert "AdamW updates them, at 1 times the rate" in text
     assert "each matrix once in 10 steps" in text
     assert "Weight decay 0.1 times the learning rate." in text
     assert text.endswith("Nothing looks suspicious.")
@@ -48,7 +48,7 @@ def test_explain_tells_of_the_models_own_optimizer(capsys):
     )
     explain(model)
     text = capsys.readouterr().out
-    assert "DMuon moves" in text
+    assert "DMuon updates" in text
     assert "rate of up to 0.02" in text
     assert "times the learning rate, but for bias." in text
     assert "Noise of" not in text

@@ -44,6 +44,7 @@ def test_from_matrices_is_the_inverse_of_to_matrices(view: MatrixView) -> None:
     np.testing.assert_array_equal(back, tensor)
 
 
+@logic
 @hypothesis.given(views())
 def test_to_matrices_against_index_loops(view: MatrixView) -> None:
     tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)

@@ -56,7 +56,7 @@ def test_summary_has_steps_and_memory():
     optimizer = Lanton.paper(hidden_scale=0.25)
     optimizer.build(model.trainable_variables)
     text = table(optimizer)
-    assert "Step RMS / rate" in text
+    assert "Update RMS / rate" in text
     lines = {
         words[0]: words[1:]
         for words in map(str.split, text.splitlines())
@@ -77,7 +77,7 @@ def test_summary_without_norms_has_no_steps():
     optimizer = BlockwiseAdamW()
     optimizer.build(make_model().trainable_variables)
     text = table(optimizer)
-    assert "Step RMS" not in text
+    assert "RMS" not in text
     assert "times the weights" in text
 
 
