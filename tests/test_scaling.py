@@ -400,9 +400,7 @@ def test_two_jax_processes(name):
 @on_jax
 @pytest.mark.parametrize(
     "mesh",
-    keep(
-        [(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1), (1, 8)], exhaustive
-    ),
+    keep([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1)], exhaustive),
     ids=str,
 )
 def test_bytes_moved(mesh):
@@ -451,7 +449,9 @@ def test_calculator(capsys):
 
 @on_torch
 @pytest.mark.parametrize(
-    "shared", [False, True], ids=["each_all", "shared_out"]
+    "shared",
+    keep([False, True], [True], exhaustive),
+    ids=["each_all", "shared_out"],
 )
 @pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 def test_two_torch_processes(name, shared):

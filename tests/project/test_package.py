@@ -96,9 +96,27 @@ def test_oldest_keras_is_the_one_that_is_tested() -> None:
     assert f"for Keras {bound} and later" in " ".join(changelog.split())
 
 
+def test_a_release_runs_every_test() -> None:
+    jobs = workflow("release")["jobs"]
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert matrix["backend"] == makes("BACKENDS").split()
+    assert "make test-all" in jobs["test"]["steps"][-1]["run"]
+    assert jobs["build"]["needs"] == "test"
+
+
+def test_ci_times_its_stages() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    stages = [line for line in lines if line.startswith("stage make ")]
+    made = [line.removeprefix("stage make ") for line in stages]
+    assert made == ["environment", "test", "lint"]
+    for target in made:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
 def test_only_publishing_may_publish() -> None:
     jobs = workflow("release")["jobs"]
-    assert "permissions" not in jobs["build"]
+    for name in ("test", "build"):
+        assert "permissions" not in jobs[name]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["needs"] == "build"
     assert workflow("release")[True] == {"push": {"tags": ["v*"]}}
@@ -136,7 +154,7 @@ def test_help_names_every_target() -> None:
     phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert phony is not None
     listed = set(re.findall(r"^## ([\w-]+) ", MAKEFILE, re.MULTILINE))
-    # Two halves of `make test`.
+    # Halves of `make test`.
     hidden = {"help", "test-newest", "test-oldest"}
     assert set(phony[1].replace("\\", "").split()) - hidden == listed
 
