@@ -23,6 +23,8 @@ from helpers.optimizers import FIELDS
 from helpers.optimizers import PRESETS
 from helpers.optimizers import both_presets
 from helpers.optimizers import paper
+from helpers.optimizers import paper_rate
+from helpers.optimizers import paper_schedule
 from helpers.processes import environment
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
@@ -36,7 +38,6 @@ from helpers.variables import deviations
 from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from helpers.variables import to_arrays
-from helpers.variables import to_tensors
 from keras_lanton import Lanton
 from keras_lanton.orthogonalization import batching
 from keras_lanton.orthogonalization import dispatch
@@ -382,24 +383,6 @@ def test_gradients_are_clipped_first():
     check(optimizer, oracle, variables, weights, start, FEW)
 
 
-def paper_rate(t, warmup, total, highest, lowest):
-    """Linear over `warmup` steps, then cosine until step `total`."""
-    if t <= warmup:
-        return highest * t / warmup
-    phase = math.pi * (t - warmup) / (total - warmup)
-    return lowest + 0.5 * (highest - lowest) * (1.0 + math.cos(phase))
-
-
-def paper_schedule(warmup, total, highest, lowest):
-    return keras.optimizers.schedules.CosineDecay(
-        initial_learning_rate=highest / warmup,
-        warmup_steps=warmup - 1,
-        warmup_target=highest,
-        decay_steps=total - warmup,
-        alpha=lowest / highest,
-    )
-
-
 @logic
 def test_schedule_is_the_papers():
     shape = (7, 50, 5e-3, 5e-4)
@@ -420,23 +403,6 @@ def test_schedule():
         learning_rates=[paper_rate(t, *shape) for t in range(1, 13)],
         paths=FEW,
     )
-
-
-def test_reported_rate_under_a_schedule():
-    """It is the rate of the last step, not the one of the next."""
-    shape = (4, 12, 0.03, 0.003)
-    variable = keras.Variable(np.zeros((3,), "float32"), name="gain")
-    optimizer = Lanton(paper_schedule(*shape))
-    optimizer.assign_role("vector", [variable])
-    optimizer.build([variable])
-    for t in range(1, 7):
-        optimizer.apply(to_tensors([np.ones(3, "float32")]), [variable])
-        (one,) = optimizer.noise_report().values()
-        np.testing.assert_allclose(
-            one["learning_rate"],
-            paper_rate(t, *shape) * one["ratio"],
-            rtol=TOLERANCE,
-        )
 
 
 # From step FROM to step TO (counted from 1, both included) a variable has no

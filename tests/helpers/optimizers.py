@@ -7,7 +7,9 @@ both, or that vary a single one, name them as the oracle does.
 
 import dataclasses
 import inspect
+import math
 
+import keras
 import pytest
 
 from helpers.tiers import keep
@@ -165,3 +167,21 @@ def assign_roles(optimizer, layers, variables, by_hand):
                 output_axes=layer.output_axes,
             )
     return optimizer
+
+
+def paper_rate(t, warmup, total, highest, lowest):
+    """Linear over `warmup` steps, then cosine until step `total`."""
+    if t <= warmup:
+        return highest * t / warmup
+    phase = math.pi * (t - warmup) / (total - warmup)
+    return lowest + 0.5 * (highest - lowest) * (1.0 + math.cos(phase))
+
+
+def paper_schedule(warmup, total, highest, lowest):
+    return keras.optimizers.schedules.CosineDecay(
+        initial_learning_rate=highest / warmup,
+        warmup_steps=warmup - 1,
+        warmup_target=highest,
+        decay_steps=total - warmup,
+        alpha=lowest / highest,
+    )

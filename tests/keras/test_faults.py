@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import pytest
-from keras import ops
 
 import faults
 from helpers.models import to_arrays
@@ -50,61 +49,6 @@ def test_values():
 def test_unnoticed_is_for_bare_hdf5_alone():
     passing = [name for name, row in faults.LOADERS.items() if row[2]]
     assert passing == [".weights.h5, load_checkpoint"]
-
-
-@logic
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("noise", np.nan, "never has"),
-        ("noise", np.inf, "never has"),
-        ("noise", -1.0, "never has"),
-        ("measurements", -1, "never has"),
-        ("last_step", -(2**31), "never has"),
-        ("iteration", -5, "never has"),
-        ("learning_rate", np.nan, "never has"),
-        ("first_kernel_momentum", np.nan, "never has"),
-        ("iteration", 0.5, "dtype"),
-        ("noise", 1, "dtype"),
-    ],
-)
-def test_impossible_state_is_refused(name, value, said):
-    model = faults.built_model()
-    faults.train(model, 3)
-    optimizer = model.optimizer
-    store = {}
-    optimizer.save_own_variables(store)
-    store = {key: np.array(ops.convert_to_numpy(x)) for key, x in store.items()}
-    (i,) = [i for i, v in enumerate(optimizer.variables) if v.name == name]
-    store[str(i)] = np.full_like(
-        store[str(i)], value, dtype=None if said != "dtype" else type(value)
-    )
-    before = faults.state(model)
-    with pytest.raises(ValueError, match=f"{name}.*{said}") as error:
-        optimizer.load_own_variables(store)
-    assert "Nothing was loaded" in str(error.value)
-    assert faults.equal(faults.state(model), before)
-
-
-def test_state_that_lacks_an_array_is_refused():
-    optimizer = faults.built_model().optimizer
-    store = {}
-    optimizer.save_own_variables(store)
-    store["x"] = store.pop("2")
-    with pytest.raises(ValueError, match="2, .*missing"):
-        optimizer.load_own_variables(store)
-
-
-def test_propagated_nan_is_loaded():
-    model = faults.built_model(nonfinite="propagate")
-    optimizer = model.optimizer
-    store = {}
-    optimizer.save_own_variables(store)
-    store = {key: np.array(ops.convert_to_numpy(x)) for key, x in store.items()}
-    (i,) = [i for i, v in enumerate(optimizer.variables) if v.name == "noise"]
-    store[str(i)][:] = np.nan
-    optimizer.load_own_variables(store)
-    assert np.isnan(to_arrays(optimizer.variables)[i]).all()
 
 
 # -- Bad days ----------------------------------------------------------------

@@ -19,15 +19,22 @@ import pytest
 from keras import layers
 from keras import ops
 
-from helpers.models import batch_of
 from helpers.models import make_data
-from helpers.models import make_model
 from helpers.optimizers import DEFAULTS
 from helpers.optimizers import PRESETS
 from helpers.optimizers import arguments_of
 from helpers.optimizers import both_presets
 from helpers.optimizers import paper
 from helpers.processes import environment
+from helpers.saves import COMPILED
+from helpers.saves import OPTIONS
+from helpers.saves import apply
+from helpers.saves import assert_same
+from helpers.saves import compiled_model
+from helpers.saves import state
+from helpers.saves import train
+from helpers.saves import values
+from helpers.saves import with_roles
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
@@ -37,69 +44,11 @@ from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
 
 BACKEND = keras.backend.backend()
-# Few Newton-Schulz steps, since compiling them is most of the time.
-OPTIONS = {
-    "learning_rate": 0.01,
-    "embedding_scale": 4.0,
-    "noise_interval": 3,
-    "ns_steps": 2,
-}
-COMPILED = {"loss": "mse", "jit_compile": BACKEND == "jax"}
 INDEPENDENT = {
     "noise_reference": "independent_gradient",
     "gradient_accumulation_steps": 4,
     "noise_interval": 1,
 }
-
-
-def compiled_model(optimizer=None):
-    model = make_model(6)
-    if optimizer is not None:
-        model.compile(optimizer=optimizer, **COMPILED)
-    return model
-
-
-def train(model, start, stop):
-    """Steps number `start` to `stop`, each on a batch of its own."""
-    for t in range(start, stop):
-        x, y = batch_of(t)
-        if t == 1:
-            y[0, 0] = np.nan  # one skipped step
-        model.train_on_batch(x, y)
-
-
-def apply(model, start, stop):
-    """Steps with gradients that no backend computes."""
-    for t in range(start, stop):
-        rng = np.random.default_rng(100 + t)
-        model.optimizer.apply(
-            [
-                ops.convert_to_tensor(
-                    rng.standard_normal(v.shape).astype("float32")
-                )
-                for v in model.trainable_variables
-            ],
-            model.trainable_variables,
-        )
-
-
-def values(variables):
-    return {
-        f"{i} {v.path}": np.array(
-            ops.convert_to_numpy(ops.cast(v.value, "float32"))
-        )
-        for i, v in enumerate(variables)
-    }
-
-
-def state(model):
-    return values([*model.variables, *model.optimizer.variables])
-
-
-def assert_same(found, wanted):
-    assert len(found) == len(wanted)
-    for (key, one), two in zip(found.items(), wanted.values(), strict=True):
-        np.testing.assert_array_equal(one, two, err_msg=key)
 
 
 # -- Configs ---------------------------------------------------------------
@@ -360,15 +309,6 @@ def test_get_by_name():
 # -- Roles -----------------------------------------------------------------
 
 
-def with_roles(model, optimizer):
-    """Roles that nobody would infer."""
-    optimizer.assign_role(
-        "embedding", model.get_layer("first").kernel, input_axes=1
-    )
-    optimizer.assign_role("vector", model.get_layer("second").kernel)
-    return optimizer
-
-
 def test_roles_survive(tmp_path):
     model = compiled_model()
     model.compile(optimizer=with_roles(model, paper(**OPTIONS)), **COMPILED)
@@ -387,18 +327,6 @@ def test_roles_survive(tmp_path):
 
 
 @logic
-def test_roles_survive_before_the_first_step():
-    """The config of an optimizer that was never built."""
-    model = compiled_model()
-    config = with_roles(model, Lanton()).get_config()
-    loaded = Lanton.from_config(json.loads(json.dumps(config)))
-    loaded.build(model.trainable_variables)
-    direct = with_roles(model, Lanton())
-    direct.build(model.trainable_variables)
-    assert loaded.layers == direct.layers
-
-
-@logic
 def test_read_roles_survive(tmp_path):
     model = compiled_model()
     optimizer = paper(**OPTIONS).read_roles(model)
@@ -407,39 +335,6 @@ def test_read_roles_survive(tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert loaded.optimizer.layers == optimizer.layers
-
-
-@logic
-def test_config_of_another_model():
-    model = compiled_model()
-    optimizer = Lanton()
-    optimizer.build(model.trainable_variables)
-    other = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="third")])
-    loaded = Lanton.from_config(optimizer.get_config())
-    with pytest.raises(ValueError, match="roles") as error:
-        loaded.build(other.trainable_variables)
-    assert "Received" in str(error.value)
-    assert "first/kernel" in str(error.value)
-
-
-@logic
-def test_names_may_be_numbered_otherwise(tmp_path):
-    """Keras numbers unnamed layers anew in each process."""
-
-    def unnamed():
-        return keras.Sequential(
-            [keras.Input((4,)), layers.Dense(5), layers.Dense(3)]
-        )
-
-    first, second = unnamed(), unnamed()
-    optimizer = Lanton()
-    optimizer.assign_role("vector", first.layers[0].kernel)
-    optimizer.build(first.trainable_variables)
-    loaded = Lanton.from_config(optimizer.get_config())
-    loaded.build(second.trainable_variables)
-    assert [one.role for one in loaded.layers] == [
-        one.role for one in optimizer.layers
-    ]
 
 
 # -- Resuming --------------------------------------------------------------
@@ -628,50 +523,6 @@ def test_orbax(tmp_path):
 
 
 # -- State that does not fit -----------------------------------------------
-
-
-def store_of(optimizer):
-    store = {}
-    optimizer.save_own_variables(store)
-    return store
-
-
-def test_own_variables():
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    other = paper(**OPTIONS)
-    other.build(model.trainable_variables)
-    other.load_own_variables(store_of(model.optimizer))
-    assert_same(values(other.variables), values(model.optimizer.variables))
-
-
-@pytest.mark.parametrize("position", ["slot", "last"])
-def test_state_of_another_shape(position):
-    """An error, and nothing of it is loaded."""
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    store = store_of(model.optimizer)
-    other = paper(**OPTIONS)
-    other.build(model.trainable_variables)
-    index = str(5 if position == "slot" else len(store) - 1)
-    store[index] = np.zeros((2, 9), "float32")
-    before = values(other.variables)
-    with pytest.raises(ValueError, match="Nothing was loaded") as error:
-        other.load_own_variables(store)
-    assert "(2, 9)" in str(error.value)
-    assert_same(values(other.variables), before)
-
-
-def test_state_of_other_arguments():
-    """With more slots: an error, and nothing is loaded."""
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    other = paper(**OPTIONS, noise_reference="momentum")
-    other.build(model.trainable_variables)
-    before = values(other.variables)
-    with pytest.raises(ValueError, match="Nothing was loaded"):
-        other.load_own_variables(store_of(model.optimizer))
-    assert_same(values(other.variables), before)
 
 
 # -- Between backends ------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 
@@ -19,6 +20,8 @@ from helpers.trials import kinds
 from helpers.trials import normals
 from helpers.trials import rms
 from helpers.trials import shapes_of
+from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
 
 
 # -- Sizes -----------------------------------------------------------------
@@ -281,3 +284,33 @@ def test_lmo_attains_the_dual_norm(name, norm):
     dual = np.sum(report["noise"]) / math.sqrt(1.0 - 0.9) / 2.0
     # Observed 7e-7.
     np.testing.assert_allclose(attained, dual, rtol=1e-4)
+
+
+@logic
+def test_without_noise_there_is_no_state_of_it():
+    state = {}
+    for noise in (None, NoiseAdaptiveRate(), NoiseAdaptiveRate(alpha=1e12)):
+        variable = keras.Variable(np.ones((4, 6), "float32"), name="kernel")
+        optimizer = Lanton(noise=noise)
+        optimizer.build([variable])
+        state[noise] = {v.name for v in optimizer.variables}
+        if noise is None:
+            with pytest.raises(ValueError, match="`noise_report` needs"):
+                optimizer.noise_report()
+    assert not {"noise", "measurements"} & state[None]
+    assert {"noise", "measurements"} <= state[NoiseAdaptiveRate()]
+
+
+@logic
+def test_without_noise_is_with_rates_of_one():
+    """Until the first measurement, and at an alpha that nothing reaches."""
+    loud = NoiseAdaptiveRate(alpha=1e12, alpha_unit="absolute", interval=1)
+    ends = []
+    for noise in (None, loud):
+        variable = keras.Variable(np.ones((4, 6), "float32"), name="kernel")
+        optimizer = Lanton(noise=noise)
+        for seed in range(3):
+            (gradient,) = normals((4, 6), seed=seed)
+            optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        ends.append(keras.ops.convert_to_numpy(variable))
+    np.testing.assert_allclose(*ends, rtol=1e-6)
