@@ -596,7 +596,7 @@ def test_between_backends(run, tmp_path):
         pytest.skip("neither torch nor tensorflow is installed")
     write_saved(tmp_path, run)
     in_other_backends(others, "save", tmp_path, run)
-    write_resumed(tmp_path)
+    write_resumed(tmp_path, run)
     in_other_backends(others, "resume", tmp_path, run)
     names = ["jax", *others]
     for saved_by in names:
