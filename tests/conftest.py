@@ -16,9 +16,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("keras_lanton")
 ON_TORCH = keras.backend.backend() == "torch"
 # Marks of tests that `--all` alone runs; the rest runs in `make test`.
-LEFT_OUT = ["exhaustive", "slow"]
-if not ON_TORCH:
-    LEFT_OUT += ["logic", "compiles_a_lot"]
+LEFT_OUT = ["exhaustive"] if ON_TORCH else ["exhaustive", "logic"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

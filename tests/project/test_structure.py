@@ -37,11 +37,6 @@ SHARED = {
     "baselines/test_all.py": "every optimizer of `baselines.__all__`",
     "baselines/test_oracles.py": "the same, against their oracles",
     "baselines/test_published.py": "the same, against others' code",
-    # Of another place: see CONTRIBUTING.md.
-    "test_examples.py": "examples/",
-    "test_paper.py": "examples/paper/",
-    "test_paper_theory.py": "examples/paper/theory.py",
-    "test_token_files.py": "examples/token_files.py",
 }
 
 
