@@ -363,17 +363,18 @@ def assert_same(found, wanted):
 @pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 @pytest.mark.parametrize(
     "mesh",
-    [
-        pytest.param((8, 1), marks=exhaustive),
-        (2, 4),
-        pytest.param((1, 8), marks=exhaustive),
-    ],
+    # Two cores are slow at being eight devices.
+    keep([(2, 2), (8, 1), (2, 4), (1, 8)], [(2, 2)], exhaustive),
     ids=str,
 )
-def test_eight_devices(mesh, name):
+def test_devices_of_a_mesh(mesh, name):
     arguments = {"options": OPTIONS[name]}
     rows, columns = mesh
-    found = run("jax_mesh", {**arguments, "rows": rows, "columns": columns}, 8)
+    found = run(
+        "jax_mesh",
+        {**arguments, "rows": rows, "columns": columns},
+        rows * columns,
+    )
     assert_same(found, fit(**arguments))
 
 
@@ -400,7 +401,7 @@ def test_two_jax_processes(name):
 @on_jax
 @pytest.mark.parametrize(
     "mesh",
-    keep([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1)], exhaustive),
+    keep([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(2, 1)], exhaustive),
     ids=str,
 )
 def test_bytes_moved(mesh):
