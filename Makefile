@@ -26,8 +26,8 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help paper paper-defaults demo demo-llama sweep sweep-all test test-newest \
-  test-oldest test-slow faults bench bench-loss bench-gpu docs docs-serve lint \
+.PHONY: help paper paper-defaults demo demo-llama sweep sweep-all environment test test-newest \
+  test-oldest test-all faults bench bench-loss bench-gpu docs docs-serve lint \
   format package clean
 
 help:
@@ -64,40 +64,46 @@ paper-defaults: $(VENV)/ready
 	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
 
-## test         the tests on every backend, and the hooks of the oldest Keras
+# ALL: `--all` also runs what CONTRIBUTING.md lists as left to `make test-all`.
+PYTEST = -m pytest -n 2 --dist worksteal $(ALL)
+
+## environment  .venv, with the three backends
+environment: $(VENV)/ready $(OLDEST)/ready
+
+## test         the tests on every backend, some 15 minutes
 test: test-newest test-oldest
 
+# Each backend's seconds, with its name: `make test` has a budget.
 test-newest: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
+	  begin=$$(date +%s); \
 	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
-	    $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow"; \
+	    $(VENV)/bin/python $(PYTEST); \
+	  echo "newest Keras, $$backend: $$(($$(date +%s) - begin)) s"; \
 	done
 
-# Where steps are compiled, what the oldest Keras may do otherwise is tested;
-# `OLDEST_TESTS=tests` is all, which PyTorch has in any case.
-OLDEST_TESTS := $(patsubst %,tests/test_%.py,callbacks contract distribution \
-  keras_features loops migration saving structure)
+# What Keras' versions differ in: the hooks, and what stands on them.
+OLDEST_TESTS := $(patsubst %,tests/keras/test_%.py,contract accumulation ema \
+  missing_gradients nonfinite overwriting weight_decay)
 # The oldest Keras lies before the newest on the path: one environment serves
 # both, and KerasHub, which needs the newest, is skipped with its reason.
 # TensorFlow's XLA, which has no cache, compiles without optimizing there: the
 # newest has been through with it.
 test-oldest: $(VENV)/ready $(OLDEST)/ready
 	@set -e; for backend in $(BACKENDS); do \
-	  flags=; tests="$(OLDEST_TESTS)"; \
+	  begin=$$(date +%s); flags=; \
 	  case $$backend in \
-	    torch) tests=tests;; \
 	    tensorflow) flags=XLA_FLAGS=--xla_backend_optimization_level=0;; \
 	  esac; \
 	  env $$flags $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
-	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python -m pytest -n 2 --dist worksteal -m "not slow" \
-	    $$tests; \
+	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python $(PYTEST) $(OLDEST_TESTS); \
+	  echo "oldest Keras, $$backend: $$(($$(date +%s) - begin)) s"; \
 	done
 
-## test-slow    the tests that take minutes each
-test-slow: $(VENV)/ready
-	@set -e; for backend in $(BACKENDS); do \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python -m pytest -m slow; \
-	done
+## test-all     every test, also on the oldest Keras: before a release
+test-all:
+	$(MAKE) test-newest test-oldest ALL=--all OLDEST_TESTS=tests
+	$(MAKE) faults
 
 # On PyTorch: nothing is compiled, and no fault is of a backend's.
 ## faults       kills, damaged files, wrong gradients and arguments: a count

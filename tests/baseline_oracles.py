@@ -8,6 +8,7 @@ publications.
 import math
 
 import numpy as np
+
 from oracle import JORDAN
 from oracle import newton_schulz
 

@@ -14,22 +14,38 @@ hypothesis.settings.register_profile(
     "keras_lanton", deadline=None, max_examples=40, derandomize=True
 )
 hypothesis.settings.load_profile("keras_lanton")
+ON_TORCH = keras.backend.backend() == "torch"
+# Marks of tests that `--all` alone runs; the rest runs in `make test`.
+LEFT_OUT = ["exhaustive"] if ON_TORCH else ["exhaustive", "logic"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all`, for `make test-all`."""
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="also what `make test` leaves out on this backend",
+    )
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Deselects what is not of this backend's part of `make test`."""
+    if config.getoption("--all"):
+        return
+    kept, left = [], []
+    for item in items:
+        is_left = any(item.get_closest_marker(mark) for mark in LEFT_OUT)
+        (left if is_left else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
     """The same numbers in every test, whatever ran before it."""
     keras.utils.set_random_seed(0)
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where steps are compiled, tests that compile a lot are slow ones."""
-    if keras.backend.backend() == "torch":
-        return
-    for item in items:
-        if item.get_closest_marker("compiles_a_lot"):
-            item.add_marker("slow")
 
 
 def pytest_report_header() -> str:

@@ -59,7 +59,14 @@ import numpy as np  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from keras import ops  # noqa: E402
 
+from helpers.models import batch_of  # noqa: E402
+from helpers.models import make_model  # noqa: E402
+from helpers.models import state  # noqa: E402
+from helpers.optimizers import arguments_of  # noqa: E402
+from helpers.optimizers import lanton  # noqa: E402
+from keras_lanton import AuxiliaryAdamW  # noqa: E402
 from keras_lanton import Lanton  # noqa: E402
+from keras_lanton import NewtonSchulz  # noqa: E402
 from keras_lanton import NoiseAdaptiveRate  # noqa: E402
 from keras_lanton import baselines  # noqa: E402
 from keras_lanton import callbacks  # noqa: E402
@@ -96,47 +103,19 @@ class Count:
 # -- A model -----------------------------------------------------------------
 
 
-def make_model(width=6, seed=0, **options):
+def built_model(width=6, seed=0, **options):
     """Table, norm and two kernels, built with an optimizer."""
-    inputs = keras.Input((5,), dtype="int32")
-    x = keras.layers.Embedding(7, 4, name="tokens")(inputs)
-    x = keras.layers.LayerNormalization(name="norm")(x)
-    x = keras.layers.GlobalAveragePooling1D(name="mean")(x)
-    x = keras.layers.Dense(width, activation="tanh", name="first")(x)
-    model = keras.Model(inputs, keras.layers.Dense(3, name="second")(x))
-    rng = np.random.default_rng(seed)
-    for variable in model.variables:
-        if not variable.path.endswith("gamma"):
-            value = 0.5 * rng.standard_normal(variable.shape)
-            variable.assign(value.astype("float32"))
+    model = make_model(width, seed=seed)
     model.compile(
-        Lanton(**{**OPTIONS, **options}), loss="mse", jit_compile=False
+        lanton(**{**OPTIONS, **options}), loss="mse", jit_compile=False
     )
     model.optimizer.build(model.trainable_variables)
     return model
 
 
-def batch(step):
-    """The data of a step, by its number alone."""
-    rng = np.random.default_rng(step)
-    x = rng.integers(0, 7, (4, 5)).astype("int32")
-    return x, rng.standard_normal((4, 3)).astype("float32")
-
-
 def train(model, steps):
     for step in range(steps):
-        model.train_on_batch(*batch(step))
-
-
-def arrays(variables):
-    return [
-        np.array(ops.convert_to_numpy(ops.cast(v.value, "float32")))
-        for v in variables
-    ]
-
-
-def state(model):
-    return arrays([*model.variables, *model.optimizer.variables])
+        model.train_on_batch(*batch_of(step))
 
 
 def equal(found, wanted):
@@ -174,7 +153,7 @@ class Batches(keras.utils.PyDataset):
         return STEPS_PER_EPOCH
 
     def __getitem__(self, index):
-        return batch(self.first + index)
+        return batch_of(self.first + index)
 
 
 def run_to_the_end(way, folder, steps, started):
@@ -188,7 +167,7 @@ def run_to_the_end(way, folder, steps, started):
         started: An event, set when the first step begins.
     """
     folder = pathlib.Path(folder)
-    model = make_model()
+    model = built_model()
     data = Batches(model)
 
     class Counts(keras.callbacks.Callback):
@@ -412,15 +391,15 @@ def corruptions(count, seed):
     ]
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        model = make_model()
+        model = built_model()
         train(model, 7)
         wanted = state(model)
         save(model, folder, "saved")
         for name, options in OTHERS.items():
-            other = make_model(**options)
+            other = built_model(**options)
             train(other, 3)
             save(other, folder, name)
-        victim = make_model(seed=1)
+        victim = built_model(seed=1)
         train(victim, 2)
         before = state(victim)
         for i in range(count):
@@ -520,7 +499,7 @@ class Stepper:
                 self.variables.append(
                     keras.Variable(np.ones(shape, "float32"), name=name)
                 )
-        self.optimizer = Lanton(**{**OPTIONS, "noise_interval": 1, **options})
+        self.optimizer = lanton(**{**OPTIONS, "noise_interval": 1, **options})
         self.optimizer.build(self.variables)
         self.all = [*self.variables, *self.optimizer.variables]
         self.first = [np.array(ops.convert_to_numpy(v.value)) for v in self.all]
@@ -713,27 +692,15 @@ def wrong_value(rng):
 
 def parameters(make):
     """Names of all arguments, those behind `**kwargs` too."""
-    cls = make.__self__ if inspect.ismethod(make) else make
-    found = {}
-    for base in inspect.getmro(cls):
-        if base is object or "__init__" not in vars(base):
-            continue
-        one = inspect.signature(base.__init__).parameters.values()
-        found |= dict.fromkeys(
-            p.name
-            for p in one
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        )
-    del found["self"]
-    if cls is Lanton:
-        del found["noise"]  # Lanton makes it of its own arguments.
-    return list(found)
+    return list(arguments_of(make.__self__ if inspect.ismethod(make) else make))
 
 
 # What an argument needs beside it in order to be looked at.
 NEEDS = {
-    "rank": {"noise_estimator": "randomized_svd"},
-    "power_iterations": {"noise_estimator": "randomized_svd"},
+    "rank": {"estimator": "randomized_svd"},
+    "power_iterations": {"estimator": "randomized_svd"},
+    "vector_scale": {"auxiliary_adamw": None},
+    "vector_norm": {"auxiliary_adamw": None},
     "ema_momentum": {"use_ema": True},
     "ema_overwrite_frequency": {"use_ema": True},
 }
@@ -741,6 +708,8 @@ CONSTRUCTORS = {
     "Lanton": Lanton,
     "Lanton.paper": Lanton.paper,
     "NoiseAdaptiveRate": NoiseAdaptiveRate,
+    "NewtonSchulz": NewtonSchulz,
+    "AuxiliaryAdamW": AuxiliaryAdamW,
     "NoiseMonitor": callbacks.NoiseMonitor,
     **{name: getattr(baselines, name) for name in baselines.__all__},
 }

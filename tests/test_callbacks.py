@@ -7,13 +7,18 @@ import numpy as np
 import pytest
 from keras import layers
 
+from helpers.optimizers import lanton
+from helpers.optimizers import paper
+from helpers.tiers import logic
 from keras_lanton import Lanton
-from keras_lanton import pictures
+from keras_lanton import NewtonSchulz
+from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.baselines import DMuon
 from keras_lanton.callbacks import NoiseMonitor
 
 BACKEND = keras.backend.backend()
 STEPS = 6  # of an epoch
+SHORT = {"noise_interval": 2, "ns_steps": 2}
 
 
 def make_model(optimizer=None, **options):
@@ -25,7 +30,7 @@ def make_model(optimizer=None, **options):
         x = layers.Dense(4, name=name)(x)
     model = keras.Model(inputs, layers.Dense(7, name="head")(x))
     if optimizer is None:
-        optimizer = Lanton(0.01, noise_interval=2, ns_steps=2, **options)
+        optimizer = lanton(learning_rate=0.01, **SHORT, **options)
     model.compile(
         optimizer,
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -68,8 +73,15 @@ SCHEDULE = keras.optimizers.schedules.CosineDecay(0.01, 20)
     "optimizer",
     [
         None,
-        Lanton.paper(SCHEDULE, noise_interval=2, ns_steps=2),
-        DMuon(0.01, noise=Lanton(noise_interval=2).noise, ns_steps=2),
+        pytest.param(paper(learning_rate=SCHEDULE, **SHORT), marks=logic),
+        pytest.param(
+            DMuon(
+                0.01,
+                noise=NoiseAdaptiveRate(interval=2),
+                newton_schulz=NewtonSchulz(steps=2),
+            ),
+            marks=logic,
+        ),
     ],
     ids=["lanton", "paper_schedule", "d_muon"],
 )
@@ -88,6 +100,7 @@ def test_figures_are_those_of_the_report(optimizer):
     assert (monitor.noise[-1] > 0).all()
 
 
+@logic
 def test_measured_layers_alone():
     model = make_model()
     monitor = NoiseMonitor(every=STEPS)
@@ -116,6 +129,7 @@ def test_loss_scaling_and_steps_per_execution():
         assert monitor.steps.tolist() == ([6] if oldest else [3, 6])
 
 
+@logic
 def test_several_calls_of_fit_are_one_run():
     model, monitor = make_model(), NoiseMonitor(every=4)
     fit(model, monitor)
@@ -123,20 +137,22 @@ def test_several_calls_of_fit_are_one_run():
     assert monitor.steps.tolist() == [4, 8, 12]
 
 
+@logic
 def test_another_model():
     monitor = NoiseMonitor(every=STEPS)
     fit(make_model(), monitor)
     fit(make_model(), monitor)  # of the same layers
     other = keras.Sequential([keras.Input((3,)), layers.Dense(7)])
-    other.compile(Lanton(ns_steps=2), "mse", jit_compile=False)
+    other.compile(
+        Lanton(newton_schulz=NewtonSchulz(steps=2)), "mse", jit_compile=False
+    )
     x, y = make_data()
     with pytest.raises(ValueError, match="for one model"):
         other.fit(x, np.zeros((len(x), 7)), 4, callbacks=[monitor], verbose=0)
 
 
 # -- Files -----------------------------------------------------------------
-
-
+@logic
 def test_csv(tmp_path):
     path = tmp_path / "folder" / "noise.csv"
     model, monitor = make_model(), NoiseMonitor(every=3, csv=path)
@@ -152,6 +168,7 @@ def test_csv(tmp_path):
         np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
 
 
+@logic
 def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
     """It died behind its last checkpoint, in the middle of a row."""
     path = tmp_path / "noise.csv"
@@ -171,6 +188,7 @@ def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
         assert {row["step"] for row in csv.DictReader(file)} == {"6"}
 
 
+@logic
 def test_csv_of_something_else(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
@@ -179,6 +197,7 @@ def test_csv_of_something_else(tmp_path):
     assert path.read_text() == "a,b\n1,2\n"
 
 
+@logic
 def test_tensorboard(tmp_path):
     tf = pytest.importorskip("tensorflow")
     board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
@@ -196,6 +215,7 @@ def test_tensorboard(tmp_path):
     np.testing.assert_array_equal(list(found.values()), monitor.ratio[:, 0])
 
 
+@logic
 def test_printed_line(capsys):
     fit(make_model(), NoiseMonitor(print_every=3), verbose=1)
     lines = [
@@ -210,8 +230,7 @@ def test_printed_line(capsys):
 
 
 # -- Pictures --------------------------------------------------------------
-
-
+@logic
 def test_picture(tmp_path):
     pytest.importorskip("matplotlib")
     monitor = NoiseMonitor(every=1)
@@ -224,26 +243,8 @@ def test_picture(tmp_path):
     assert titles[1] == "Spread within QK, VO, MLP"
 
 
-@pytest.mark.parametrize("count", [10, 500])
-def test_picture_of_many_layers(count):
-    pytest.importorskip("matplotlib")
-    rng = np.random.default_rng(0)
-    noise = rng.lognormal(size=(40, count))
-    noise[0] = 0  # not measured yet
-    figure = pictures.draw_noise(
-        np.arange(1, 41) * 10,
-        noise,
-        np.minimum(noise, 1),
-        roles=["hidden"] * count,
-        blocks=[("qk", "vo", "mlp")[i % 3] for i in range(count)],
-    )
-    # A line and a band of each kind, however many layers there are.
-    assert [len(axes.collections) for axes in figure.axes] == [1, 3, 1]
-
-
 # -- Wrong arguments -------------------------------------------------------
-
-
+@logic
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -263,6 +264,7 @@ def test_wrong_arguments(arguments):
         NoiseMonitor(**arguments)
 
 
+@logic
 @pytest.mark.parametrize(
     "optimizer", [keras.optimizers.SGD(0.1), DMuon(0.01)], ids=["sgd", "d_muon"]
 )

@@ -9,10 +9,11 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
 from keras_lanton import __main__ as command
-from keras_lanton import diagnosis
-from keras_lanton import norms
 from keras_lanton import version
+from keras_lanton.norms import norms
+from keras_lanton.utils import self_check
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -44,6 +45,7 @@ def test_passes_here(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.endswith("self-check: passed\n")
 
 
+@logic
 def test_names_what_is_wrong(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,24 +59,21 @@ def test_names_what_is_wrong(
     )
 
 
-def test_nan_is_no_pass() -> None:
-    assert not diagnosis.Check("step", float("nan"), 1.0).passed
-    assert diagnosis.Check("step", 0.0, 0.0).passed
-
-
+@logic
 def test_an_error_is_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(diagnosis, "self_check", broken)
+    monkeypatch.setattr(self_check, "self_check", broken)
     assert command.main([]) == 1
     printed = capsys.readouterr()
     assert printed.out.endswith("self-check: failed: MemoryError: no room\n")
     assert "Traceback" in printed.err
 
 
+@logic
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         command.main(["--help"])

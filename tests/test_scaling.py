@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 from keras import layers
 from keras import ops
-from marks import slow
-from marks import some_fast
-from processes import launch
-from processes import outcome
-from processes import outcomes
 
+from helpers.optimizers import lanton
+from helpers.processes import launch
+from helpers.processes import outcome
+from helpers.processes import outcomes
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
 from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
 from keras_lanton import scaling
 
 BACKEND = keras.backend.backend()
@@ -87,7 +89,8 @@ def make_model():
 
 
 def make_optimizer(options):
-    return Lanton(0.01, **{"noise_interval": 3, "ns_steps": 3, **options})
+    short = {"learning_rate": 0.01, "noise_interval": 3, "ns_steps": 3}
+    return lanton(**{**short, **options})
 
 
 def make_data(bad_step=None):
@@ -210,7 +213,7 @@ def jax_collectives(options, rows, columns):
         optimizer.layers,
         rows * columns,
         layout="data" if columns == 1 else "model",
-        noise_interval=optimizer.noise.noise_interval,
+        noise_interval=optimizer.noise.interval,
     )
     return {
         "found": hlo.collectives(text),
@@ -357,23 +360,25 @@ def assert_same(found, wanted):
 
 
 @on_jax
-@pytest.mark.parametrize("name", some_fast(OPTIONS, ["defaults"], slow))
+@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 @pytest.mark.parametrize(
     "mesh",
-    [
-        pytest.param((8, 1), marks=slow),
-        (2, 4),
-        pytest.param((1, 8), marks=slow),
-    ],
+    # Two cores are slow at being eight devices.
+    keep([(2, 2), (8, 1), (2, 4), (1, 8)], [(2, 2)], exhaustive),
     ids=str,
 )
-def test_eight_devices(mesh, name):
+def test_devices_of_a_mesh(mesh, name):
     arguments = {"options": OPTIONS[name]}
     rows, columns = mesh
-    found = run("jax_mesh", {**arguments, "rows": rows, "columns": columns}, 8)
+    found = run(
+        "jax_mesh",
+        {**arguments, "rows": rows, "columns": columns},
+        rows * columns,
+    )
     assert_same(found, fit(**arguments))
 
 
+@exhaustive
 @on_jax
 def test_nan_on_one_of_eight_devices():
     """The gradients are sums over all devices: all skip the step."""
@@ -385,7 +390,7 @@ def test_nan_on_one_of_eight_devices():
 
 @on_jax
 @pytest.mark.parametrize("name", ["defaults", "option_2"])
-@slow
+@exhaustive
 def test_two_jax_processes(name):
     arguments = {"options": OPTIONS[name]}
     one, two = run_processes("jax_processes", arguments)
@@ -396,7 +401,7 @@ def test_two_jax_processes(name):
 @on_jax
 @pytest.mark.parametrize(
     "mesh",
-    some_fast([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(8, 1), (1, 8)], slow),
+    keep([(8, 1), (1, 8), (2, 4), (2, 1), (1, 2)], [(2, 1)], exhaustive),
     ids=str,
 )
 def test_bytes_moved(mesh):
@@ -412,7 +417,7 @@ def test_bytes_moved(mesh):
         rows * columns,
     )
     assert 0 < found["bytes"] <= 2 * found["matrix_bytes"], found
-    assert found["temporary_bytes"] <= Lanton().max_temporary_bytes
+    assert found["temporary_bytes"] <= NewtonSchulz().max_temporary_bytes
     if columns == 1:  # and each matrix's noise
         noise = 4 * 16 * rows
         assert 0 <= found["bytes"] - found["predicted"] <= noise, found
@@ -445,9 +450,11 @@ def test_calculator(capsys):
 
 @on_torch
 @pytest.mark.parametrize(
-    "shared", [False, True], ids=["each_all", "shared_out"]
+    "shared",
+    keep([False, True], [True], exhaustive),
+    ids=["each_all", "shared_out"],
 )
-@pytest.mark.parametrize("name", some_fast(OPTIONS, ["defaults"], slow))
+@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 def test_two_torch_processes(name, shared):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("DDP has no accumulation of Keras; PyTorch no compiler")
@@ -467,7 +474,7 @@ def test_nan_on_one_of_two_processes():
 
 
 @on_tensorflow
-@pytest.mark.parametrize("name", some_fast(OPTIONS, [], slow))
+@pytest.mark.parametrize("name", keep(OPTIONS, [], exhaustive))
 def test_mirrored(name):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("Keras has no accumulation under MirroredStrategy")
@@ -476,7 +483,7 @@ def test_mirrored(name):
 
 
 @on_tensorflow
-@slow
+@exhaustive
 def test_two_tensorflow_workers():
     one, two = run_processes("tensorflow_workers", {"options": {}})
     assert one == two
@@ -485,8 +492,8 @@ def test_two_tensorflow_workers():
 
 @on_tensorflow
 def test_tensorflow_does_not_share_out():
-    with pytest.raises(ValueError, match="shard_orthogonalization=True"):
-        Lanton(shard_orthogonalization=True)
+    with pytest.raises(ValueError, match="shard=True"):
+        Lanton(newton_schulz=NewtonSchulz(shard=True))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 BACKENDS = ("jax", "torch", "tensorflow")
 # Seconds each; what else the tests import is skipped where it is missing.
-TESTS = ("main", "package", "views", "norms", "rescaling", "polar")
+TESTS = (
+    "test_main.py",
+    "project/test_package.py",
+    "variables/test_matrix_view.py",
+    "norms/test_norms.py",
+    "noise/test_formulas.py",
+    "orthogonalization/test_newton_schulz.py",
+)
 TEST_NEEDS = ("pytest", "hypothesis", "pyyaml")
 
 
@@ -69,7 +76,7 @@ def try_backend(
         sdist: Has the tests.
         wheel: What is installed.
         requirements: Installed beside the wheel.
-        tests: Names of files in tests/, without `test_` and `.py`.
+        tests: Files in tests/.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -81,7 +88,7 @@ def try_backend(
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         (source,) = folder.glob("*/PKG-INFO")
-        files = [source.parent / "tests" / f"test_{one}.py" for one in tests]
+        files = [source.parent / "tests" / one for one in tests]
         _run(*pip, *TEST_NEEDS, cwd=folder)
         _run(python, "-m", "pytest", *files, cwd=folder, backend=backend)
 
@@ -123,7 +130,7 @@ def main() -> None:
         metavar="SPEC",
         help="requirement of the torch backend, such as one pinned version",
     )
-    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="NAME")
+    parser.add_argument("--tests", nargs="+", default=TESTS, metavar="FILE")
     parser.add_argument(
         "--release", metavar="TAG", help="the tag that this is to be"
     )

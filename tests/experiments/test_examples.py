@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import keras_lanton
+from helpers.tiers import logic
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # for the experiments
@@ -131,14 +132,14 @@ def arrays(path):
     "name",
     [
         LANGUAGE[0],
-        pytest.param(LANGUAGE[1], marks=pytest.mark.compiles_a_lot),
+        pytest.param(LANGUAGE[1], marks=logic),
     ],
 )
 @pytest.mark.parametrize(
     "kill",
     [
         "in a step",
-        pytest.param("in a save", marks=pytest.mark.compiles_a_lot),
+        pytest.param("in a save", marks=logic),
     ],
 )
 def test_resumed_example_equals_the_undisturbed(
@@ -190,7 +191,7 @@ def test_resumed_example_equals_the_undisturbed(
             np.testing.assert_array_equal(found[key], value, key)
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_resuming_a_finished_example_changes_nothing(
     small, tmp_path, monkeypatch, name
@@ -205,7 +206,7 @@ def test_resuming_a_finished_example_changes_nothing(
     assert path.read_bytes() == before
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_preset_is_the_example(small, tmp_path, monkeypatch, name):
     """`experiments.pretraining` has the losses of the examples."""
@@ -282,7 +283,7 @@ def test_cnn_learns_digits(tmp_path, monkeypatch, capsys):
         assert (tmp_path / picture).stat().st_size > 10_000
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_cnn_is_that_of_the_experiments():
     """Both train the same network on the same batches."""
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")

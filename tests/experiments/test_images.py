@@ -9,7 +9,9 @@ import sys
 import keras
 import numpy as np
 import pytest
-from marks import some_fast
+
+from helpers.tiers import keep
+from helpers.tiers import logic
 
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # as with `python -m experiments.pretraining`
@@ -29,9 +31,7 @@ def tiny(monkeypatch):
         monkeypatch.setitem(images.PRESETS, name, narrow)
 
 
-@pytest.mark.parametrize(
-    "name", some_fast(["lanton", "lanton_paper"], ["lanton"])
-)
+@pytest.mark.parametrize("name", keep(["lanton", "lanton_paper"], ["lanton"]))
 def test_cnn_learns_digits(tiny, tmp_path, capsys, name):
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     images.main(
@@ -57,7 +57,7 @@ def test_cnn_makes_every_optimizer():
     assert (recipe.vector_norm, recipe.auxiliary_adamw) == ("sign", None)
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_cnn_reads_cifar100(tiny, tmp_path, monkeypatch):
     random = np.random.default_rng(0)
     x = random.integers(0, 256, (192, 32, 32, 3), dtype="uint8")

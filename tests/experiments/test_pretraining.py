@@ -15,6 +15,9 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import exhaustive
+from helpers.tiers import logic
+
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # as with `python -m experiments.pretraining`
 
@@ -100,9 +103,9 @@ class Whole:
     printed: str
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.parametrize(
-    "distribution", ["data", pytest.param("model", marks=pytest.mark.slow)]
+    "distribution", ["data", pytest.param("model", marks=exhaustive)]
 )
 def test_gpt2_on_all_devices(text, tmp_path, no_sample, distribution, capsys):
     """Here one: the same losses. Two are in the test below."""
@@ -126,7 +129,7 @@ def test_gpt2_on_all_devices(text, tmp_path, no_sample, distribution, capsys):
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="keras.distribution"
 )
-@pytest.mark.slow
+@exhaustive
 @pytest.mark.parametrize("distribution", ["data", "model"])
 def test_demo_on_two_devices(text, tmp_path, distribution):
     losses = {}
@@ -287,7 +290,7 @@ def test_gpt2_resume_keeps_finished_runs(text, whole, tmp_path, capsys):
     assert len(read_history(folder / "adamw")["loss"]) == 4
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_gpt2_sweep_names_the_best_rate(text, tmp_path, capsys):
     command = ["--text", *text, "--output", str(tmp_path), "--sweep"]
     pretraining.main(
@@ -299,7 +302,7 @@ def test_gpt2_sweep_names_the_best_rate(text, tmp_path, capsys):
     assert "Best for adamw: learning rate 0.01" in capsys.readouterr().out
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.usefixtures("no_sample")
 def test_gpt2_reads_openwebtext_with_gpt2s_vocabulary(
     text, tmp_path, monkeypatch
@@ -371,7 +374,7 @@ def test_gpt2_refuses_a_text_too_short(tmp_path):
         )
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_resumed_run_equals_the_undisturbed_run(
     text, tmp_path, monkeypatch, capsys
@@ -403,7 +406,7 @@ def test_llama_resumed_run_equals_the_undisturbed_run(
         pretraining.main([*command, "--resume", "--accumulate", "4"])
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_accumulated_run_is_that_of_whole_batches(
     text, tmp_path, monkeypatch
@@ -466,7 +469,7 @@ def c4(monkeypatch):
     return stream
 
 
-@pytest.mark.compiles_a_lot
+@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_trains_on_as_much_of_c4_as_it_needs(c4, tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "BATCH", 5)

@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
+
 ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # as with `python -m experiments.paper.theory`
 
@@ -33,7 +35,7 @@ def tiny(**options):
     return dataclasses.replace(theory.SCALES["cpu"], **options)
 
 
-@pytest.mark.compiles_a_lot
+@logic
 def test_run(tmp_path):
     pytest.importorskip("matplotlib", reason="the example draws")
     result = theory.run(tiny(), seeds=(0,))

@@ -1,0 +1,216 @@
+"""What the backends do each in their own way, against plain NumPy."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.backends import functional
+
+backend = backends.load()
+
+
+def traced(function: Callable[..., list[object]]) -> Callable[..., object]:
+    """The function as part of a compiled program, where there is one."""
+    if keras.backend.backend() != "jax":
+        return function
+    import jax
+
+    return jax.jit(function)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype("float32")
+
+
+@pytest.mark.parametrize("wrap", [traced, lambda function: function])
+@pytest.mark.parametrize("count", [1, 40])
+def test_unpack(wrap: Callable[..., object], count: int) -> None:
+    vectors = numbers(2, count)
+    found = wrap(backend.unpack)(*map(ops.convert_to_tensor, vectors))
+    found = [[float(entry) for entry in entries] for entries in found]
+    np.testing.assert_array_equal(np.array(found, "float32"), vectors)
+
+
+@pytest.mark.parametrize("wrap", [traced, lambda function: function])
+@pytest.mark.parametrize("sizes", [[3], [1, 2, 1], [1] * 40])
+def test_pieces(wrap: Callable[..., object], sizes: list[int]) -> None:
+    stack = numbers(sum(sizes), 2, 3)
+    cut = wrap(lambda stack: backend.pieces(stack, sizes))
+    found = list(map(ops.convert_to_numpy, cut(ops.convert_to_tensor(stack))))
+    assert [len(piece) for piece in found] == sizes
+    np.testing.assert_array_equal(np.concatenate(found), stack)
+
+
+@pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25), (1.0, 0.0, 0.25)])
+@pytest.mark.parametrize("name", ["lerp", "lerp_"])
+def test_lerp(weights: tuple[float, ...], name: str) -> None:
+    starts, ends = numbers(2, 3, 4)
+    given = [ops.convert_to_tensor(x.copy()) for x in starts]
+    found = getattr(backend, name)(
+        given, [ops.convert_to_tensor(x) for x in ends], list(weights)
+    )
+    if name == "lerp":  # without the underscore nothing is overwritten
+        kept = [ops.convert_to_numpy(x) for x in given]
+        np.testing.assert_array_equal(kept, starts)
+    wanted = [
+        x + w * (y - x) for x, y, w in zip(starts, ends, weights, strict=True)
+    ]
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
+
+
+def test_abs_sums() -> None:
+    tensors = [numbers(3), numbers(2, 3), numbers(3), 0 * numbers(300, 300)]
+    tensors += [numbers(300, 300), np.full(3, np.nan, "float32")]
+    found = backend.abs_sums(list(map(ops.convert_to_tensor, tensors)))
+    wanted = [np.sum(np.abs(x)) for x in tensors]
+    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="The others leave the step out."
+)
+def test_a_weight_of_zero_does_not_look_at_the_end() -> None:
+    start = ops.ones((2, 2))
+    (found,) = backend.lerp([start], [np.nan * start], [0.0])
+    np.testing.assert_array_equal(ops.convert_to_numpy(found), 1.0)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="Of compiled programs."
+)
+def test_equal_kernels_are_compiled_once() -> None:
+    """That XLA does not see which entry or piece each kernel reads."""
+    import re
+
+    import jax
+
+    count = 40
+
+    def step(vector: object, stack: object) -> list[object]:
+        (entries,) = backend.unpack(vector)
+        pieces = backend.pieces(stack, [1] * count)
+        return [a * b for a, b in zip(entries, pieces, strict=True)]
+
+    compiled = jax.jit(step).lower(np.ones(count), np.ones((count, 64, 64)))
+    text = compiled.compile().as_text()
+    # No slice at a place of its own.
+    places = set(re.findall(r"slice=\{\[(\d+):", text))
+    assert places <= {"0"}, places
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-35, 1e-18, 1e25, 3e38])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_unit_norm(size: float, batch: tuple[int, ...]) -> None:
+    X = numbers(*batch, 5, 7)
+    X = (X / np.abs(X).max()).astype("float64")
+    norms = np.linalg.norm(X, axis=(-2, -1), keepdims=True)
+    given = ops.convert_to_tensor((size * X).astype("float32"))
+    found = [ops.convert_to_numpy(x) for x in backend.unit_norm(given)]
+    np.testing.assert_allclose(found[0], X / norms, rtol=1e-5, atol=1e-7)
+    if size < 1e38:
+        np.testing.assert_allclose(found[1], size * norms, rtol=1e-5)
+    else:
+        assert np.isinf(found[1]).all()  # As it is in float32.
+    kept = ops.convert_to_numpy(given)
+    np.testing.assert_array_equal(kept, (size * X).astype("float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
+    X = numbers(3, 5, 7)
+    X[1], X[2, 0, 0] = 0, np.nan
+    found = backend.unit_norm(ops.cast(ops.convert_to_tensor(X), dtype))
+    unit, norms = (ops.convert_to_numpy(x) for x in found)
+    assert unit.dtype == norms.dtype == np.float32
+    assert np.linalg.norm(unit[0]) == pytest.approx(1, rel=1e-5)
+    assert norms[0, 0, 0] == pytest.approx(np.linalg.norm(X[0]), rel=1e-2)
+    assert not unit[1].any() and not norms[1].any()
+    assert np.isnan(norms[2]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_update(dtype: str) -> None:
+    """Small updates are added before they are rounded."""
+    weights, updates = numbers(2, 3, 4)
+    factors = [0.9, 1.0, 0.5]
+    found = backend.update_(
+        [ops.convert_to_tensor(x, dtype) for x in weights],
+        [ops.convert_to_tensor(x) for x in updates],
+        factors,
+    )
+    for x, new, u, factor in zip(weights, found, updates, factors, strict=True):
+        assert keras.backend.standardize_dtype(new.dtype) == dtype
+        rounded = ops.cast(ops.convert_to_tensor(x, dtype), "float32")
+        wanted = factor * ops.convert_to_numpy(rounded) + u
+        np.testing.assert_allclose(
+            ops.convert_to_numpy(ops.cast(new, "float32")),
+            wanted,
+            rtol=1e-6 if dtype == "float32" else 2**-8,
+            atol=1e-6,
+        )
+
+
+def test_scale() -> None:
+    X, factors = numbers(3, 2, 4), numbers(3, 1, 1)
+    for factor in (-0.5, factors):
+        tensor = ops.convert_to_tensor(X.copy())
+        given = factor
+        if not isinstance(factor, float):
+            given = ops.convert_to_tensor(factor)
+        found = ops.convert_to_numpy(backend.scale_(tensor, given))
+        np.testing.assert_allclose(found, factor * X, rtol=1e-6)
+
+
+# -- Functions of a count -----------------------------------------------------
+
+
+class Halved(keras.optimizers.schedules.LearningRateSchedule):
+    """Counts how often it is called, or traced."""
+
+    calls = 0
+
+    def __call__(self, step):
+        self.calls += 1
+        return 0.5 * keras.ops.cast(step, "float32")
+
+    def get_config(self):
+        return {}
+
+
+def test_value_of_a_schedule():
+    schedule = Halved()
+    assert [float(backend.value_of(schedule, i)) for i in (0, 3, 8)] == [
+        0.0,
+        1.5,
+        4.0,
+    ]
+    # On JAX it is compiled, once.
+    assert schedule.calls == (1 if keras.backend.backend() == "jax" else 3)
+
+
+def test_value_of_what_looks_at_the_number():
+    assert backend.value_of(lambda i: 1.0 if i < 5 else 0.1, 3) == 1.0
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_backend_adds_products_as_the_reference(
+    batch: tuple[int, ...], count: int
+) -> None:
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int) -> object:
+        draws = random.standard_normal((*batch, *shape)).astype("float32")
+        return ops.convert_to_tensor(draws)
+
+    C, factors = draw(5, 7), [(draw(5, 4), draw(4, 7)) for _ in range(count)]
+    found, wanted = (
+        ops.convert_to_numpy(add(C, factors, beta=-2.5, alpha=1.5))
+        for add in (backend.add_products, functional.add_products)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,263 @@
+"""What all compared optimizers share."""
+
+import copy
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.baselines import CLASSES
+from helpers.baselines import GLUON
+from helpers.baselines import LATE
+from helpers.baselines import NOISE
+from helpers.baselines import NOISE_PART
+from helpers.baselines import assert_equal
+from helpers.baselines import make
+from helpers.baselines import run
+from helpers.tiers import keep
+from helpers.tiers import logic
+from helpers.variables import FEW
+from helpers.variables import Steps
+from helpers.variables import make_gradients
+from helpers.variables import make_variables
+from helpers.variables import to_arrays
+from keras_lanton import AuxiliaryAdamW
+from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
+from keras_lanton import baselines
+from keras_lanton.optimizers.lmo import LMOOptimizer
+
+
+@logic
+@pytest.mark.parametrize("name", ["Muon", "DMuon", "Scion", "AdaMuon", "Gluon"])
+def test_directions_do_not_depend_on_the_gradients_scale(name):
+    paths = ["dense/kernel", "tokens/embeddings"]
+    gradients = make_gradients(2, paths)
+    options = {} if name in ("Scion", "Gluon") else {"epsilon": 1e-20}
+    cls = getattr(baselines, name)
+    wanted, start = run(cls, gradients, paths, **options)
+    scaled = [[10.0 * g for g in one] for one in gradients]
+    found, _ = run(cls, scaled, paths, **options)
+    assert_equal(found, wanted, start)
+
+
+@logic
+@pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon"])
+def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
+    paths = ["dense/bias", "tokens/embeddings"]
+    gradients = make_gradients(1, paths)
+    cls = getattr(baselines, name)
+    wanted, start = run(cls, gradients, paths)
+    found, _ = run(cls, gradients, paths, momentum_dtype="bfloat16")
+    assert_equal(found, wanted, start)
+
+
+@logic
+@pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon"])
+def test_noise_slows_hidden_layers_as_in_lanton(name):
+    paths, gradients = FEW, make_gradients(4, FEW)
+    variables = make_variables(paths)
+    optimizer = make(
+        getattr(baselines, name),
+        variables,
+        paths,
+        noise=NOISE_PART,
+    )
+    lanton = make(Lanton, make_variables(paths), paths, **NOISE)
+    steps = Steps(optimizer, variables)
+    others = Steps(lanton, make_variables(paths))
+    others.variables = lanton._trainable_variables
+    for one in gradients:
+        steps(one)
+        others(one)
+    found, wanted = optimizer.noise_report(), lanton.noise_report()
+    for path, record in zip(paths, optimizer.layers, strict=True):
+        if record.role == "hidden":
+            np.testing.assert_allclose(
+                found[path]["ratio"], wanted[path]["ratio"], rtol=1e-4
+            )
+            assert (found[path]["noise"] > 0).all()
+        else:
+            assert not found[path]["noise"].any()
+            np.testing.assert_array_equal(found[path]["ratio"], 1.0)
+    ratios = [found[x.path]["ratio"] for x in optimizer.layers]
+    assert np.ptp(np.concatenate(ratios)) > 0.01
+
+
+# As Keras optimizers.
+@pytest.mark.parametrize(
+    "cls",
+    keep(CLASSES, [baselines.DMuon, baselines.Mars]),
+    ids=lambda cls: cls.__name__,
+)
+def test_fit_save_and_resume(cls, tmp_path):
+    def make_model(optimizer):
+        model = keras.Sequential(
+            [
+                keras.Input((5,), dtype="int32"),
+                keras.layers.Embedding(11, 8),
+                keras.layers.Conv1D(8, 3, activation="gelu"),
+                keras.layers.LayerNormalization(),
+                keras.layers.GlobalAveragePooling1D(),
+                keras.layers.Dense(3),
+            ]
+        )
+        model.compile(optimizer, loss="mse")
+        return model
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 11, (12, 5)).astype("int32")
+    y = rng.standard_normal((12, 3)).astype("float32")
+    options = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    if issubclass(cls, LMOOptimizer):
+        optimizer = cls(1e-3, noise=NoiseAdaptiveRate(interval=2))
+    else:
+        optimizer = cls(1e-3)
+    model = make_model(optimizer)
+    model.fit(x, y, **options)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is cls
+    for one in (model, loaded):
+        one.fit(x, y, **options)
+    for one, two in zip(
+        to_arrays(model.variables), to_arrays(loaded.variables), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
+    assert optimizer.skipped_steps == 0
+
+
+@logic
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_config_round_trip(cls):
+    options = {"Gluon": GLUON, "BlockwiseAdamW": LATE}.get(cls.__name__, {})
+    if issubclass(cls, LMOOptimizer):
+        options = {**options, "noise": NoiseAdaptiveRate(alpha=0.5)}
+    optimizer = cls(0.5, **options)
+    config = json.loads(json.dumps(optimizer.get_config()))
+    assert cls.from_config(copy.deepcopy(config)).get_config() == config
+    whole = json.loads(json.dumps(keras.optimizers.serialize(optimizer)))
+    loaded = keras.optimizers.deserialize(whole)
+    assert type(loaded) is cls
+    assert loaded.get_config() == config
+
+
+@logic
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_nonfinite_steps_are_skipped(cls):
+    paths = ["dense/kernel", "dense/bias", "tokens/embeddings"]
+    variables = make_variables(paths)
+    optimizer = make(cls, variables, paths)
+    steps = Steps(optimizer, variables)
+    good = make_gradients(2, paths)
+    steps(good[0])
+    before = to_arrays(variables) + to_arrays(optimizer.variables[1:])
+    bad = [np.full_like(g, np.nan) for g in good[1]]
+    steps(bad)
+    after = to_arrays(variables) + to_arrays(optimizer.variables[1:])
+    changed = [
+        not np.array_equal(one, two)
+        for one, two in zip(before, after, strict=True)
+    ]
+    assert sum(changed) == 1  # the count of skipped steps
+    assert optimizer.skipped_steps == 1
+
+
+@logic
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_other_dtypes_of_weights(cls, dtype):
+    """The first step is that of float32, as far as the dtype holds it."""
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has float32 only, unless it is told otherwise")
+    moved = {}
+    for kind in ("float32", dtype):
+        random = np.random.default_rng(0)
+        variables, gradients = [], []
+        for name, shape in (("kernel", (12, 20)), ("bias", (20,))):
+            start = 0.01 * random.standard_normal(shape)
+            variables.append(keras.Variable(start, dtype=kind, name=name))
+            gradient = random.standard_normal(shape)
+            gradients.append(keras.ops.convert_to_tensor(gradient, kind))
+        cls(0.01, weight_decay=None).apply(gradients, variables)
+        for variable in variables:
+            assert keras.backend.standardize_dtype(variable.dtype) == kind
+        moved[kind] = to_arrays(
+            [keras.ops.cast(v, "float32") for v in variables]
+        )
+    for one, two in zip(*moved.values(), strict=True):
+        error = np.linalg.norm(one - two) / np.linalg.norm(one)
+        assert error < (1e-5 if dtype == "float64" else 0.02)
+
+
+# The Muons need AdamW for all roles that have no matrices.
+VECTORS = AuxiliaryAdamW(roles=("vector",))
+WRONG = [
+    ("Scion", {"embedding_norm": "rms"}, "embedding_norm"),
+    ("Scion", {"hidden_scale": -1.0}, "hidden_scale"),
+    ("Scion", {"beta_1": 1.0}, "beta_1"),
+    ("Scion", {"constrained": "yes"}, "constrained"),
+    ("Scion", {"weight_decay": 0.1}, "weight_decay"),
+    ("Scion", {"nesterov": True}, "nesterov"),
+    ("Scion", {"noise": 0.3}, "noise"),
+    ("Muon", {"auxiliary_adamw": 0.5}, "auxiliary_adamw"),
+    ("Muon", {"noise": "yes"}, "noise"),
+    ("Muon", {"newton_schulz": 5}, "newton_schulz"),
+    ("Muon", {"nesterov": 1}, "nesterov"),
+    ("DMuon", {"hidden_scale": None}, "hidden_scale"),
+    ("DMuon", {"auxiliary_adamw": VECTORS}, "auxiliary_adamw"),
+    ("AdaMuon", {"auxiliary_adamw": None}, "auxiliary_adamw"),
+    ("Gluon", {"noise": 0.3}, "noise"),
+    ("Gluon", {"radii": {"(": 1.0}}, "radii"),
+    ("Gluon", {"radii": {"a": -1.0}}, "radii"),
+    ("Gluon", {"smoothness": {"a": [0.0, 0.0]}}, "smoothness"),
+    ("Gluon", {"smoothness": [1.0]}, "smoothness"),
+    ("Lamb", {"beta_2": 1.0}, "beta_2"),
+    ("Lamb", {"epsilon": -1.0}, "epsilon"),
+    ("Mars", {"gamma": -0.1}, "gamma"),
+    ("Mars", {"auxiliary_adamw": "no"}, "auxiliary_adamw"),
+    ("BlockwiseAdamW", {"multipliers": {"ffn": 1.0}}, "multipliers"),
+    ("BlockwiseAdamW", {"multipliers": {"qk": 0.0}}, "multipliers"),
+    ("BlockwiseAdamW", {"warmup_steps": 1.5}, "warmup_steps"),
+    (
+        "BlockwiseAdamW",
+        {"minimum_learning_rate": 1e-4},
+        "maximum_learning_rate",
+    ),
+    (
+        "BlockwiseAdamW",
+        {"minimum_learning_rate": 1e-4, "maximum_learning_rate": 1e-5},
+        "maximum_learning_rate",
+    ),
+]
+
+
+@logic
+@pytest.mark.parametrize(("name", "options", "argument"), WRONG)
+def test_wrong_argument(name, options, argument):
+    with pytest.raises(ValueError, match=f"`{argument}.*Received: "):
+        getattr(baselines, name)(**options)
+
+
+@logic
+def test_noise_needs_its_own_type_and_windows():
+    with pytest.raises(ValueError, match="`alpha` must be.*Received: "):
+        NoiseAdaptiveRate(alpha=-1.0)
+    noise = NoiseAdaptiveRate(reference="independent_gradient")
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        baselines.DMuon(noise=noise)
+    optimizer = baselines.DMuon()
+    optimizer.build(make_variables(["dense/kernel"]))
+    with pytest.raises(ValueError, match="`noise_report` needs"):
+        optimizer.noise_report()
+
+
+@logic
+def test_noise_without_a_hidden_layer():
+    paths = ["tokens/embeddings", "norm/gamma"]
+    gradients = make_gradients(3, paths)
+    noise = NoiseAdaptiveRate(interval=1)
+    found, start = run(baselines.DMuon, gradients, paths, noise=noise)
+    wanted, _ = run(baselines.DMuon, gradients, paths)
+    assert_equal(found, wanted, start, 1e-6)

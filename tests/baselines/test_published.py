@@ -1,0 +1,549 @@
+"""The compared optimizers against implementations that others keep.
+
+PyTorch's own optimizers and those of `pytorch_optimizer` run beside ours on
+PyTorch, Optax' on JAX: same weights, same gradients, several steps. What the
+published code does differently is named where the comparison works around it,
+and asserted under "Known differences": those tests fail once it changes.
+"""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.baselines import ETA
+from helpers.baselines import RATIOS
+from helpers.baselines import run
+from helpers.variables import EXPECTED
+from helpers.variables import FEW
+from helpers.variables import deviations
+from helpers.variables import make_gradients
+from keras_lanton import baselines
+
+BACKEND = keras.backend.backend()
+on_torch = pytest.mark.skipif(
+    BACKEND != "torch", reason="PyTorch's run beside ours on PyTorch"
+)
+on_jax = pytest.mark.skipif(
+    BACKEND != "jax", reason="Optax' run beside ours on JAX"
+)
+# Of the distance moved; observed at most 4e-5.
+TOLERANCE = 1e-4
+# Where theirs orthogonalizes in bfloat16; observed 0.012.
+BFLOAT16 = 0.05
+GAMMA = 0.1
+TINY = 1e-12
+BETAS = {"betas": (0.9, 0.95)}
+MATRICES = ("hidden", "embedding")
+STEPS = 5
+
+
+def ours(name, paths=FEW, **options):
+    gradients = make_gradients(STEPS, paths)
+    found, start = run(getattr(baselines, name), gradients, paths, **options)
+    return found, start, gradients
+
+
+def worst(found, wanted, start):
+    return max(deviations(found, wanted, start))
+
+
+class Parts:
+    """The weights as PyTorch's parameters, for optimizers of matrices.
+
+    Each matrix is one parameter (out, in), and each vector one of a single
+    axis. With `whole`, each variable is one parameter, vectors flattened.
+    """
+
+    def __init__(self, weights, whole=False):
+        import torch
+
+        self.torch = torch
+        self.weights = weights
+        self.positions = [
+            list(self.places(EXPECTED[path], whole)) for path in FEW
+        ]
+        self.parameters = [
+            [torch.nn.Parameter(part) for part in self.split(i, x)]
+            for i, x in enumerate(weights)
+        ]
+
+    def places(self, layer, whole):
+        every = np.arange(math.prod(layer.shape))
+        if layer.role == "vector":
+            return [every]
+        if whole:
+            return [every.reshape(layer.shape)]
+        return [matrix.T for matrix in layer.matrices()]
+
+    def split(self, i, x):
+        flat = x.astype("float32").ravel()
+        return [self.torch.tensor(flat[at]) for at in self.positions[i]]
+
+    def of(self, *roles):
+        return [
+            parameter
+            for path, parameters in zip(FEW, self.parameters, strict=True)
+            for parameter in parameters
+            if EXPECTED[path].role in roles
+        ]
+
+    def follow(self, optimizers, gradients):
+        """Where they take the weights."""
+        for one in gradients:
+            for i, g in enumerate(one):
+                pairs = zip(self.parameters[i], self.split(i, g), strict=True)
+                for parameter, part in pairs:
+                    parameter.grad = part
+            for optimizer in optimizers:
+                optimizer.step()
+        return [self.joined(i) for i in range(len(FEW))]
+
+    def joined(self, i):
+        x = np.zeros(self.weights[i].size)
+        pairs = zip(self.positions[i], self.parameters[i], strict=True)
+        for at, parameter in pairs:
+            x[at] = parameter.detach().numpy()
+        return x.reshape(self.weights[i].shape)
+
+
+# Their optimizers of the roles: what each case calls.
+
+
+def torch_muon(parts, ratio=0.015, epsilon=1e-10, **options):
+    import torch
+
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    return [
+        torch.optim.Muon(
+            parts.of("hidden"), lr=ETA, weight_decay=GAMMA, **options
+        ),
+        torch.optim.AdamW(
+            parts.of("embedding", "vector"),
+            lr=ETA * ratio,
+            weight_decay=GAMMA,
+            eps=epsilon,
+            **BETAS,
+        ),
+    ]
+
+
+def torch_adamw(parts):
+    """A group per block, as in the code of Wang et al."""
+    import torch
+
+    groups = [
+        {"params": parameters, "lr": ETA * RATIOS[i]}
+        for i, parameters in enumerate(parts.parameters)
+    ]
+    return [torch.optim.AdamW(groups, weight_decay=GAMMA, **BETAS)]
+
+
+def kept(name):
+    """A class of `pytorch_optimizer`."""
+    module = pytest.importorskip(
+        "pytorch_optimizer", reason="pytorch_optimizer is not installed"
+    )
+    return getattr(module, name)
+
+
+def kept_muon(parts, name="Muon", ratio=1.0, vector_decay=GAMMA, **options):
+    adam = {
+        "use_muon": False,
+        "lr": ETA * ratio,
+        "eps": options.get("eps", 1e-10),
+        **BETAS,
+    }
+    adam_decay = {"embedding": GAMMA, "vector": vector_decay}
+    hidden = {"params": parts.of("hidden"), "use_muon": True, "lr": ETA}
+    groups = [{**hidden, "weight_decay": GAMMA, **options}]
+    for role, decay in adam_decay.items():
+        groups.append({"params": parts.of(role), "weight_decay": decay, **adam})
+    return [kept(name)(groups)]
+
+
+def kept_scion(parts, constraint=True, embedding=("SIGN", {})):
+    scion = kept("SCION")
+    from pytorch_optimizer.optimizer.scion import LMONorm
+
+    norms = {
+        "hidden": ("SPECTRAL", {}, 50.0),
+        "embedding": (*embedding, 3000.0),
+        "vector": ("BIAS", {}, 10.0),
+    }
+    return [
+        scion(
+            parts.of(role),
+            lr=ETA,
+            momentum=0.1,  # 1 - b1
+            constraint=constraint,
+            norm_type=LMONorm[norm],
+            norm_kwargs=options,
+            scale=scale,
+        )
+        for role, (norm, options, scale) in norms.items()
+    ]
+
+
+def kept_lamb(parts, decay=GAMMA, **options):
+    """Without its clamp of the weights' norm, at 10."""
+    options = {"weight_decouple": False, "adam_debias": True, **options}
+    optimizer = kept("Lamb")(
+        parts.of(*MATRICES, "vector"),
+        lr=ETA,
+        eps=TINY,
+        weight_decay=decay,
+        foreach=False,
+        **options,
+    )
+    optimizer.clamp = math.inf
+    return [optimizer]
+
+
+class ScaledDecay:
+    """Lamb of moments that are not debiased: u is c times the paper's.
+
+    So must be the decay inside of the ratio, which then cancels c.
+    """
+
+    def __init__(self, optimizer, decay):
+        self.optimizer, self.decay, self.t = optimizer, decay, 0
+
+    def step(self):
+        self.t += 1
+        c = (1 - 0.9**self.t) / math.sqrt(1 - 0.999**self.t)
+        self.optimizer.param_groups[0]["weight_decay"] = c * self.decay
+        self.optimizer.step()
+
+
+def kept_lamb_debiased(parts):
+    return [ScaledDecay(kept_lamb(parts)[0], GAMMA)]
+
+
+def kept_mars(parts, epsilon=TINY, **options):
+    options = {"weight_decay": GAMMA, "eps": epsilon, **options}
+    mars = kept("MARS")
+    return [mars(parts.of(*MATRICES, "vector"), lr=ETA, lr_1d=ETA, **options)]
+
+
+MUON = {"ns_dtype": "float32", "weight_decay": GAMMA}
+SCION = {"ns_dtype": "float32"}
+# Our class and options, theirs and its options.
+CASES = {
+    "torch_muon": ("Muon", MUON, torch_muon, {}),
+    "torch_muon_plain": (
+        "Muon",
+        {**MUON, "nesterov": False},
+        torch_muon,
+        {"nesterov": False},
+    ),
+    # Moonlight adds AdamW's epsilon elsewhere than PyTorch: none of it here.
+    "torch_d_muon": (
+        "DMuon",
+        {**MUON, "epsilon": TINY},
+        torch_muon,
+        {"adjust_lr_fn": "match_rms_adamw", "ratio": 1.0, "epsilon": TINY},
+    ),
+    "torch_adamw_blocks": ("BlockwiseAdamW", {}, torch_adamw, {}),
+    "kept_muon": (
+        "Muon",
+        MUON,
+        kept_muon,
+        {"ratio": 0.015, "momentum": 0.95, "use_adjusted_lr": False},
+    ),
+    "kept_d_muon": (
+        "DMuon",
+        {**MUON, "epsilon": TINY},
+        kept_muon,
+        {"momentum": 0.95, "use_adjusted_lr": True, "eps": TINY},
+    ),
+    # It neither looks ahead nor orthogonalizes signs, as version 2 does: the
+    # fixture `signs` does. Debiasing V cancels in the norm.
+    "kept_adamuon": (
+        "AdaMuon",
+        {
+            **MUON,
+            "nesterov": False,
+            "epsilon": 1e-10,
+            "second_moment_epsilon": 1e-10,
+        },
+        kept_muon,
+        {"name": "AdaMuon", "betas": (0.95, 0.95), "vector_decay": 0.0},
+    ),
+    "kept_scion": ("Scion", SCION, kept_scion, {}),
+    "kept_scion_free": (
+        "Scion",
+        {**SCION, "constrained": False},
+        kept_scion,
+        {"constraint": False},
+    ),
+    "kept_scion_sign": (
+        "Scion",
+        {**SCION, "embedding_normalized": False},
+        kept_scion,
+        {"embedding": ("SIGN", {"normalize": False})},
+    ),
+    "kept_scion_col": (
+        "Scion",
+        {**SCION, "embedding_norm": "col"},
+        kept_scion,
+        {"embedding": ("COL", {"normalized": True})},
+    ),
+    "kept_scion_row": (
+        "Scion",
+        {**SCION, "embedding_norm": "row", "embedding_normalized": False},
+        kept_scion,
+        {"embedding": ("ROW", {"normalized": False})},
+    ),
+    "kept_lamb": (
+        "Lamb",
+        {"weight_decay": GAMMA, "epsilon": TINY},
+        kept_lamb_debiased,
+        {},
+    ),
+    # It adds epsilon before debiasing: none of it here.
+    "kept_mars": (
+        "Mars",
+        {"weight_decay": GAMMA, "epsilon": TINY},
+        kept_mars,
+        {},
+    ),
+    "kept_mars_all": (
+        "Mars",
+        {"weight_decay": GAMMA, "epsilon": TINY, "optimize_1d": True},
+        kept_mars,
+        {"optimize_1d": True},
+    ),
+}
+# Whose norms are of whole variables.
+WHOLE = ("Lamb", "Mars")
+
+
+def compare(case):
+    """The deviation of ours from theirs."""
+    name, options, theirs, their_options = CASES[case]
+    found, start, gradients = ours(name, **options)
+    parts = Parts(start, whole=name in WHOLE)
+    optimizers = theirs(parts, **their_options)
+    return worst(found, parts.follow(optimizers, gradients), start)
+
+
+@pytest.fixture
+def float32(monkeypatch):
+    """Their Newton-Schulz in float32; it has no option for that."""
+    import torch
+
+    # A copy, as of a float32 matrix: PyTorch's divides it in place.
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    try:
+        from pytorch_optimizer.optimizer.utils import matrix
+    except ImportError:
+        return
+    function = matrix.zero_power_via_newton_schulz_5
+    defaults = function.__defaults__
+    assert defaults[-1] in (torch.bfloat16, torch.float32), defaults
+    monkeypatch.setattr(
+        function, "__defaults__", (*defaults[:-1], torch.float32)
+    )
+
+
+@pytest.fixture
+def signs(monkeypatch):
+    """`pytorch_optimizer`'s AdaMuon on signs, as published."""
+    kept("AdaMuon")
+    from pytorch_optimizer.optimizer.muon import adamuon
+
+    inner = adamuon.zero_power_via_newton_schulz_5
+    monkeypatch.setattr(
+        adamuon,
+        "zero_power_via_newton_schulz_5",
+        lambda m, **options: inner(m.sign(), **options),
+    )
+
+
+@on_torch
+@pytest.mark.parametrize("case", CASES)
+def test_on_torch(case, float32, request):
+    if case == "kept_adamuon":
+        request.getfixturevalue("signs")
+    assert compare(case) < TOLERANCE
+
+
+# Known differences.
+
+
+@on_torch
+@pytest.mark.parametrize(
+    "case", ["torch_muon", "torch_d_muon", "kept_muon", "kept_scion"]
+)
+def test_theirs_orthogonalizes_in_bfloat16(case):
+    """Newton-Schulz' rounding is all that it changes."""
+    off = compare(case)
+    assert off < BFLOAT16
+    assert off > 10 * TOLERANCE, (
+        f"{case} is no longer in bfloat16: compare without `float32`"
+    )
+
+
+@on_torch
+def test_torch_muon_divides_its_momentum_in_place():
+    """With bfloat16 weights and no look-ahead, by its norm: it forgets."""
+    import torch
+
+    if not hasattr(torch.optim, "Muon"):
+        pytest.skip("this PyTorch has no Muon")
+    x = torch.nn.Parameter(torch.zeros(4, 6, dtype=torch.bfloat16))
+    x.grad = torch.full_like(x, 100.0)
+    optimizer = torch.optim.Muon([x], lr=ETA, momentum=0.5, nesterov=False)
+    optimizer.step()
+    size = float(optimizer.state[x]["momentum_buffer"].norm())
+    assert size == pytest.approx(1.0, rel=0.05), (
+        f"it keeps its momentum of {size:.3g} now: compare it in bfloat16 too"
+    )
+
+
+@on_torch
+def test_theirs_adamuon_orthogonalizes_no_signs(float32):
+    assert compare("kept_adamuon") > 0.1, (
+        "it takes signs now: compare without the fixture `signs`"
+    )
+
+
+@on_torch
+@pytest.mark.parametrize(
+    "decay, options, change",
+    [
+        (1.0, {"weight_decouple": True}, "always decays inside of the ratio"),
+        (1.0, {}, "debiases the moments"),
+        (0.0, {"adam_debias": False}, "leaves the rate alone"),
+    ],
+)
+def test_theirs_lamb_is_another(decay, options, change):
+    """By default its steps outgrow eta ||X||, by 1 / (1 - b1^t), too."""
+    found, start, gradients = ours("Lamb", weight_decay=decay, epsilon=TINY)
+    parts = Parts(start, whole=True)
+    wanted = parts.follow(kept_lamb(parts, decay, **options), gradients)
+    assert worst(found, wanted, start) > 10 * TOLERANCE, (
+        f"it {change} now: simplify `kept_lamb`"
+    )
+
+
+@on_torch
+def test_theirs_lamb_clamps_the_weights():
+    assert kept("Lamb").clamp == 10.0, "not any more: simplify `kept_lamb`"
+
+
+@on_torch
+def test_theirs_mars_adds_epsilon_before_debiasing():
+    options = {"weight_decay": GAMMA, "epsilon": 1e-3}
+    found, start, gradients = ours("Mars", **options)
+    parts = Parts(start, whole=True)
+    wanted = parts.follow(kept_mars(parts, epsilon=1e-3), gradients)
+    assert worst(found, wanted, start) > 10 * TOLERANCE, (
+        "it adds epsilon where the paper does now: compare with epsilon"
+    )
+
+
+# Optax.
+
+# Which splits no axis into blocks.
+PATHS = [path for path in FEW if EXPECTED[path].blocks == 1]
+HIDDEN = [path for path in PATHS if EXPECTED[path].role == "hidden"]
+
+
+def optax_follow(transformation, paths, start, gradients, late=False):
+    """Where Optax takes the weights; `late`, as if after a million steps."""
+    import jax
+    import optax
+
+    def age(node):
+        if isinstance(node, optax.contrib.MuonState):
+            return node._replace(count=node.count + 10**6)
+        return node
+
+    def tree(arrays):
+        return {
+            path: np.asarray(x, "float32")
+            for path, x in zip(paths, arrays, strict=True)
+        }
+
+    def step(updates, state, weights):
+        updates, state = transformation.update(updates, state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    weights = tree(start)
+    state = transformation.init(weights)
+    if late:
+        leaf = lambda x: isinstance(x, optax.contrib.MuonState)  # noqa: E731
+        state = jax.tree.map(age, state, is_leaf=leaf)
+    step = jax.jit(step)
+    for one in gradients:
+        weights, state = step(tree(one), state, weights)
+    return [np.asarray(weights[path]) for path in paths]
+
+
+def optax_muon(paths, ratio=0.015, epsilon=1e-10, **options):
+    contrib = pytest.importorskip("optax.contrib", reason="no Optax")
+    axes = {
+        path: contrib.MuonDimensionNumbers(
+            EXPECTED[path].input_axes, EXPECTED[path].output_axes
+        )
+        if path in HIDDEN
+        else None
+        for path in paths
+    }
+    return contrib.muon(
+        ETA,
+        weight_decay=GAMMA,
+        adam_b2=0.95,
+        adam_weight_decay=GAMMA,
+        adam_learning_rate=ETA * ratio,
+        eps=epsilon,
+        muon_weight_dimension_numbers=axes,
+        **options,
+    )
+
+
+@on_jax
+def test_muon_on_optax():
+    paths = PATHS
+    found, start, gradients = ours("Muon", paths, **MUON, nesterov=False)
+    theirs = optax_muon(paths, nesterov=False)
+    wanted = optax_follow(theirs, paths, start, gradients)
+    assert worst(found, wanted, start) < TOLERANCE
+
+
+@on_jax
+def test_d_muon_on_optax():
+    """Without the epsilon that AdamW adds elsewhere in Moonlight."""
+    options = {**MUON, "nesterov": False, "epsilon": TINY}
+    found, start, gradients = ours("DMuon", PATHS, **options)
+    theirs = optax_muon(
+        PATHS, ratio=1.0, epsilon=TINY, nesterov=False, consistent_rms=0.2
+    )
+    wanted = optax_follow(theirs, PATHS, start, gradients)
+    assert worst(found, wanted, start) < TOLERANCE
+
+
+@on_jax
+def test_nesterov_muon_on_optax():
+    """It debiases both terms of the look-ahead, as NAdam; late that is 1."""
+    found, start, gradients = ours("Muon", HIDDEN, **MUON)
+    theirs = optax_muon(HIDDEN)
+    late = optax_follow(theirs, HIDDEN, start, gradients, late=True)
+    assert worst(found, late, start) < TOLERANCE
+    early = optax_follow(theirs, HIDDEN, start, gradients)
+    assert worst(found, early, start) > 10 * TOLERANCE, (
+        "it no longer debiases the look-ahead: compare it from the first step"
+    )
+
+
+@on_jax
+def test_lamb_on_optax():
+    optax = pytest.importorskip("optax", reason="no Optax")
+    found, start, gradients = ours("Lamb", PATHS, weight_decay=GAMMA)
+    theirs = optax.lamb(ETA, weight_decay=GAMMA)
+    wanted = optax_follow(theirs, PATHS, start, gradients)
+    assert worst(found, wanted, start) < TOLERANCE

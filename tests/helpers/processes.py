@@ -1,0 +1,48 @@
+"""Cases in processes of their own: a test file as a script.
+
+The number of devices is fixed when a backend starts.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from concurrent import futures
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+
+
+def environment(**variables):
+    """Of a process that imports the package and the helpers."""
+    given = os.environ.get("PYTHONPATH", "")
+    search = os.pathsep.join([str(TESTS.parent), str(TESTS), given])
+    return {**os.environ, "PYTHONPATH": search, **variables}
+
+
+def launch(file, *arguments, devices):
+    """Starts `python FILE ARGUMENTS...` on that many CPU devices of JAX."""
+    return subprocess.Popen(
+        [sys.executable, file, *arguments],
+        env=environment(
+            XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+            JAX_PLATFORMS="cpu",
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def outcome(process):
+    """What it printed last that is JSON, however much the backends print."""
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output[-3000:]
+    found = [line for line in output.splitlines() if line[:1] in ("{", "[")]
+    return json.loads(found[-1])
+
+
+def outcomes(processes):
+    """Of processes that wait for each other: read side by side."""
+    with futures.ThreadPoolExecutor(len(processes)) as readers:
+        return list(readers.map(outcome, processes))

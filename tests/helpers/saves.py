@@ -1,0 +1,76 @@
+"""Models that are saved, and steps whose gradients no backend computes."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from helpers.models import batch_of
+from helpers.models import make_model
+
+# Few Newton-Schulz steps, since compiling them is most of the time.
+OPTIONS = {
+    "learning_rate": 0.01,
+    "embedding_scale": 4.0,
+    "noise_interval": 3,
+    "ns_steps": 2,
+}
+COMPILED = {"loss": "mse", "jit_compile": keras.backend.backend() == "jax"}
+
+
+def compiled_model(optimizer=None):
+    model = make_model(6)
+    if optimizer is not None:
+        model.compile(optimizer=optimizer, **COMPILED)
+    return model
+
+
+def train(model, start, stop):
+    """Steps number `start` to `stop`, each on a batch of its own."""
+    for t in range(start, stop):
+        x, y = batch_of(t)
+        if t == 1:
+            y[0, 0] = np.nan  # one skipped step
+        model.train_on_batch(x, y)
+
+
+def apply(model, start, stop):
+    """Steps with gradients that no backend computes."""
+    for t in range(start, stop):
+        rng = np.random.default_rng(100 + t)
+        model.optimizer.apply(
+            [
+                ops.convert_to_tensor(
+                    rng.standard_normal(v.shape).astype("float32")
+                )
+                for v in model.trainable_variables
+            ],
+            model.trainable_variables,
+        )
+
+
+def values(variables):
+    return {
+        f"{i} {v.path}": np.array(
+            ops.convert_to_numpy(ops.cast(v.value, "float32"))
+        )
+        for i, v in enumerate(variables)
+    }
+
+
+def state(model):
+    return values([*model.variables, *model.optimizer.variables])
+
+
+def assert_same(found, wanted):
+    assert len(found) == len(wanted)
+    for (key, one), two in zip(found.items(), wanted.values(), strict=True):
+        np.testing.assert_array_equal(one, two, err_msg=key)
+
+
+def with_roles(model, optimizer):
+    """Roles that nobody would infer."""
+    optimizer.assign_role(
+        "embedding", model.get_layer("first").kernel, input_axes=1
+    )
+    optimizer.assign_role("vector", model.get_layer("second").kernel)
+    return optimizer

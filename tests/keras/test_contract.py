@@ -1,0 +1,119 @@
+"""The private hooks of Keras that base.py names: fails when one changes."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+from keras_lanton import Lanton
+from keras_lanton.optimizers import base
+from keras_lanton.variables import from_layers
+
+HOOKS = {
+    "_apply_weight_decay": ["self", "variables"],
+    "_backend_update_step": [
+        "self",
+        "grads",
+        "trainable_variables",
+        "learning_rate",
+    ],
+    "_check_variables_are_known": ["self", "variables"],
+    "_get_variable_index": ["self", "variable"],
+    "_update_model_variables_moving_average": ["self", "trainable_variables"],
+    "_use_weight_decay": ["self", "variable"],
+    "_var_key": ["self", "variable"],
+}
+if keras.backend.backend() == "tensorflow":
+    HOOKS["_distributed_tf_update_step"] = [
+        "self",
+        "distribution",
+        "grads_and_vars",
+        "learning_rate",
+    ]
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_hook_has_its_signature(name: str) -> None:
+    hook = getattr(keras.optimizers.Optimizer, name)
+    assert list(inspect.signature(hook).parameters) == HOOKS[name], (
+        f"Keras {keras.__version__} changed {name}"
+    )
+    assert name in base.__doc__
+
+
+def test_layers_have_what_roles_reads() -> None:
+    layer = keras.layers.MultiHeadAttention(2, 3)
+    layer.build((None, 4, 6), (None, 4, 6))
+    query = layer._query_dense
+    assert query in layer._flatten_layers()
+    assert query._trainable_variables == [query.kernel, query.bias]
+    for name in ("_flatten_layers", "_trainable_variables"):
+        assert name in from_layers.__doc__
+
+
+class Traced(keras.optimizers.SGD):
+    """Notes the order in which Keras calls the hooks."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, weight_decay=0.1, clipvalue=0.5)
+        self.calls = []
+
+
+def _note(name: str) -> None:
+    def hook(self: Traced, *args: object, **kwargs: object) -> object:
+        self.calls.append((name, int(self._iterations.value)))
+        return getattr(keras.optimizers.SGD, name)(self, *args, **kwargs)
+
+    setattr(Traced, name, hook)
+
+
+ORDER = [
+    "_backend_apply_gradients",
+    "_clip_gradients",
+    "_apply_weight_decay",
+    "_backend_update_step",
+]
+for _name in ORDER:
+    _note(_name)
+
+
+def test_keras_calls_the_hooks_in_this_order() -> None:
+    optimizer = Traced()
+    v = keras.Variable(np.ones((2, 2), "float32"))
+    optimizer.apply([keras.ops.ones((2, 2))], [v])
+    # The counter is raised after the update.
+    assert optimizer.calls == [(name, 0) for name in ORDER]
+    assert int(optimizer.iterations.value) == 1
+
+
+def test_one_gradient_passes_at_most_five_functions() -> None:
+    """Our functions on the way from `apply` to a weight.
+
+    `replace_if` is left out: it is handed a function, no gradient.
+    """
+    stacks = []
+    beside = ("apply", "replace_if")
+
+    def probe(B: object, **options: object) -> object:
+        frame, names = inspect.currentframe().f_back, ["newton_schulz"]
+        while frame is not None:
+            module = frame.f_globals.get("__name__", "")
+            name = frame.f_code.co_name
+            if module.startswith("keras_lanton") and name[0] != "<":
+                names.insert(0, name)
+            frame = frame.f_back
+        stacks.append(names)
+        return real(B, **options)
+
+    from keras_lanton.orthogonalization import dispatch
+
+    real, dispatch.newton_schulz = dispatch.newton_schulz, probe
+    try:
+        v = keras.Variable(np.ones((70, 80), "float32"))
+        Lanton().apply([keras.ops.ones((70, 80))], [v])
+    finally:
+        dispatch.newton_schulz = real
+    ours = [name for name in stacks[0] if name not in beside]
+    print(" -> ".join(["apply", *ours]))
+    assert len(ours) <= 5

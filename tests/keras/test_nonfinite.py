@@ -1,0 +1,139 @@
+"""Gradients that are not finite."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from helpers.models import make_data
+from helpers.models import to_arrays
+from helpers.optimizers import both_presets
+from helpers.optimizers import paper
+from helpers.runs import BACKEND
+from helpers.runs import PRESETS
+from helpers.runs import apply
+from helpers.runs import assert_equal
+from helpers.runs import assert_same_state
+from helpers.runs import make_gradients
+from helpers.runs import model_of_runs
+from helpers.runs import run
+from helpers.runs import state_of
+from helpers.tiers import keep
+from helpers.tiers import logic
+from keras_lanton import Lanton
+
+
+# -- Gradients that are not finite -----------------------------------------
+@pytest.mark.parametrize("value", keep([np.nan, np.inf, -np.inf], [np.inf]))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"noise_reference": "previous_gradient"},
+        pytest.param({"noise_reference": "momentum"}, marks=logic),
+        PRESETS["defaults"],
+    ],
+    ids=["previous_gradient", "momentum", "defaults"],
+)
+def test_skip_changes_nothing(value, options):
+    optimizer, variables = run(make_gradients(3), **options)
+    before, state = to_arrays(variables), state_of(optimizer)
+    gradients = make_gradients(1, seed=5)[0]
+    gradients[2][1] = value
+    for step in (1, 2):
+        apply(optimizer, variables, gradients)
+        assert_equal(to_arrays(variables), before)
+        assert_same_state(state_of(optimizer), state)
+        assert optimizer.skipped_steps == step
+        assert int(ops.convert_to_numpy(optimizer.iterations)) == 3 + step
+
+
+@both_presets
+def test_skipped_steps_never_were(preset):
+    """What follows equals a run without them."""
+    gradients = make_gradients(6)
+    holes = [*gradients[:2], make_gradients(1)[0], *gradients[2:]]
+    holes[2][0][0, 0] = np.nan
+    optimizer, found = run(holes, **PRESETS[preset])
+    other, wanted = run(gradients, **PRESETS[preset])
+    assert_equal(to_arrays(found), to_arrays(wanted))
+    assert_same_state(state_of(optimizer), state_of(other))
+    assert optimizer.skipped_steps == 1
+
+
+@pytest.mark.parametrize(
+    "reference, where",
+    [
+        ("previous_gradient", 0),
+        ("independent_gradient", 0),
+        ("independent_gradient", 1),
+    ],
+)
+def test_skipped_window(reference, where):
+    """One bad micro-batch skips its window, and no more than that."""
+    gradients = make_gradients(8)
+    holes = make_gradients(8)
+    holes[2 + where][1][0, 0] = np.inf
+    options = {
+        "gradient_accumulation_steps": 2,
+        "noise_reference": reference,
+        "noise_interval": 1,
+    }
+    optimizer, found = run(holes, **options)
+    _, wanted = run([*gradients[:2], *gradients[4:]], **options)
+    assert_equal(to_arrays(found), to_arrays(wanted))
+    assert optimizer.skipped_steps == 1
+
+
+@both_presets
+def test_skip_with_ema(preset):
+    """The average stays as well."""
+    options = {**PRESETS[preset], "use_ema": True, "ema_momentum": 0.5}
+    optimizer, variables = run(make_gradients(3), **options)
+    state = state_of(optimizer)
+    gradients = make_gradients(1, seed=5)[0]
+    gradients[0][0] = np.nan
+    apply(optimizer, variables, gradients)
+    assert_same_state(state_of(optimizer), state)
+
+
+def test_propagate():
+    gradients = make_gradients(2)
+    gradients[1][2][1] = np.nan
+    optimizer, variables = run(gradients, nonfinite="propagate")
+    assert np.isnan(to_arrays(variables)[2]).any()
+    assert optimizer.skipped_steps == 0
+
+
+@pytest.mark.parametrize("nonfinite", keep(["skip", "propagate"], ["skip"]))
+@both_presets
+def test_nonfinite_in_fit(nonfinite, preset):
+    model = model_of_runs()
+    x, y = make_data()
+    y[5, 1] = np.nan
+    optimizer = paper(**{**PRESETS[preset], "nonfinite": nonfinite})
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=BACKEND == "jax")
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    finite = [np.isfinite(w).all() for w in to_arrays(model.weights)]
+    if nonfinite == "skip":
+        assert all(finite)
+        assert optimizer.skipped_steps == 1
+    else:
+        assert not all(finite)
+        assert optimizer.skipped_steps == 0
+    assert int(ops.convert_to_numpy(optimizer.iterations)) == 4
+
+
+@pytest.mark.parametrize(("size", "skipped"), [(1e36, 0), (2e38, 2)])
+def test_gradients_whose_sum_is_not_a_float_are_skipped(size, skipped):
+    """Their sum of magnitudes is the test; it holds up to 3e38."""
+    gradients = [
+        [np.full_like(g, size) * np.sign(g) for g in one]
+        for one in make_gradients(2)
+    ]
+    optimizer, variables = run(gradients)
+    assert optimizer.skipped_steps == skipped
+    for one in to_arrays(variables):
+        assert np.isfinite(one).all()
+
+
+def test_skipped_steps_before_build():
+    assert Lanton().skipped_steps == 0

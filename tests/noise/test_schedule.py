@@ -1,0 +1,116 @@
+"""What is measured when."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from keras import ops
+
+from helpers.specs import kinds
+from helpers.specs import spec_of
+from helpers.specs import tensors
+from helpers.tiers import logic
+from keras_lanton.noise.schedule import MeasurementGroup
+from keras_lanton.noise.schedule import find_placement
+from keras_lanton.noise.schedule import make_groups
+from keras_lanton.orthogonalization.batching import largest_size
+from keras_lanton.variables.stacks import equal_stacks
+from keras_lanton.variables.stacks import positions
+
+
+@logic
+@given(
+    kinds=kinds,
+    interval=st.integers(1, 12),
+    staggered=st.booleans(),
+    room=st.sampled_from((1, 3000, 2**29)),
+)
+def test_every_matrix_once_in_an_interval(
+    kinds: list[str], interval: int, staggered: bool, room: int
+) -> None:
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    groups = make_groups(
+        equal_stacks(specs),
+        interval=interval,
+        staggered=staggered,
+        max_bytes=room,
+    )
+    measured = np.concatenate(
+        [positions(group.stack, specs) for group in groups]
+    )
+    count = sum(x.batch for x in specs)
+    assert sorted(measured) == list(range(count))
+    for group in groups:
+        assert len(group.chunks) <= (interval if staggered else 1)
+        assert group.pauses == (len(group.chunks) < interval)
+        assert 0 <= group.offset < interval
+        # Within the cap, but for a single matrix, which cannot be cut.
+        assert group.size <= largest_size(group.chunks[0], room)
+
+
+@logic
+@given(kinds=kinds, interval=st.integers(1, 12))
+def test_placement_is_where_the_chunks_have_them(
+    kinds: list[str], interval: int
+) -> None:
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    groups = make_groups(
+        equal_stacks(specs), interval=interval, staggered=True, max_bytes=2**29
+    )
+    placement = find_placement(groups, specs)
+    starts = np.cumsum([0, *(group.size for group in groups)])
+    for k, group in enumerate(groups):
+        for i, chunk in enumerate(group.chunks):
+            for column, matrix in enumerate(positions(chunk, specs), starts[k]):
+                assert placement.groups[matrix] == k
+                assert placement.chunks[matrix] == i
+                assert placement.columns[matrix] == column
+
+
+def loads(groups: list[MeasurementGroup], interval: int) -> np.ndarray:
+    """Matrices measured on each step of an interval."""
+    load = np.zeros(interval)
+    for group in groups:
+        for i, chunk in enumerate(group.chunks):
+            load[(i + group.offset) % interval] += len(chunk)
+    return load
+
+
+@logic
+@pytest.mark.parametrize("count", [10, 12, 24, 48])
+def test_steps_measure_evenly(count: int) -> None:
+    specs = [spec_of("square", i) for i in range(count)]
+    groups = make_groups(
+        equal_stacks(specs), interval=10, staggered=True, max_bytes=2**29
+    )
+    load = loads(groups, 10)
+    assert load.sum() == count
+    assert load.max() == math.ceil(count / 10)
+
+
+@logic
+def test_chunks_of_different_stacks_fall_on_different_steps() -> None:
+    kinds = ("square", "dense")
+    specs = [spec_of(kind, i) for kind in kinds for i in range(3)]
+    groups = make_groups(
+        equal_stacks(specs), interval=10, staggered=True, max_bytes=2**29
+    )
+    assert loads(groups, 10).max() == 1
+
+
+def test_a_chunk_is_padded_with_zeros() -> None:
+    specs = [spec_of("square", i) for i in range(3)]
+    (group,) = make_groups(
+        equal_stacks(specs), interval=2, staggered=True, max_bytes=2**29
+    )
+    assert (group.size, [len(c) for c in group.chunks]) == (2, [2, 1])
+    weights = [ops.convert_to_tensor(x) for x in tensors(specs)]
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(group.gather_all(weights))[1],
+        ops.convert_to_numpy(group.gather(1, weights)),
+    )
+    last = ops.convert_to_numpy(group.gather(1, weights))
+    np.testing.assert_array_equal(last[0], ops.convert_to_numpy(weights[2]))
+    np.testing.assert_array_equal(last[1], 0.0)

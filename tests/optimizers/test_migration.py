@@ -1,0 +1,156 @@
+"""From AdamW's and Muon's settings to Lanton's."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.tiers import logic
+from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
+from keras_lanton.baselines import DMuon
+from keras_lanton.baselines import Muon
+from keras_lanton.baselines import Scion
+
+pytestmark = logic
+
+has_rms_rate = pytest.mark.skipif(
+    "rms_rate" not in inspect.signature(keras.optimizers.Muon).parameters,
+    reason="the Muon of this Keras has no `rms_rate`",
+)
+SCHEDULE = keras.optimizers.schedules.CosineDecay(
+    0.0, 10, warmup_target=1e-3, warmup_steps=2
+)
+
+
+def rate_of(optimizer):
+    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def test_from_adamw():
+    adamw = keras.optimizers.AdamW(
+        2e-3,
+        weight_decay=0.05,
+        beta_2=0.99,
+        epsilon=1e-6,
+        clipnorm=1.0,
+        use_ema=True,
+        gradient_accumulation_steps=4,
+    )
+    lanton = Lanton.from_adamw(adamw, noise=NoiseAdaptiveRate(alpha=0.5))
+    assert rate_of(lanton) == pytest.approx(1e-2)
+    config = lanton.get_config()
+    wanted = {
+        "weight_decay": 0.05,
+        "clipnorm": 1.0,
+        "use_ema": True,
+        "gradient_accumulation_steps": 4,
+    }
+    assert {name: config[name] for name in wanted} == wanted
+    part = lanton.auxiliary_adamw
+    assert (part.beta_1, part.beta_2, part.epsilon) == (0.9, 0.99, 1e-6)
+    assert lanton.noise.alpha == 0.5
+    assert rate_of(Lanton.from_adamw(adamw, rate_factor=3)) == pytest.approx(
+        6e-3
+    )
+    assert rate_of(Lanton.from_adamw(adamw, learning_rate=0.5)) == 0.5
+
+
+def test_from_adam():
+    lanton = Lanton.from_adamw(keras.optimizers.Adam(1e-3))
+    assert lanton.weight_decay is None
+
+
+def test_schedule_is_scaled_and_saved():
+    adamw = keras.optimizers.AdamW(SCHEDULE)
+    lanton = Lanton.from_adamw(adamw)
+    again = Lanton.from_config(lanton.get_config())
+    variable = keras.Variable(np.ones((3, 4), "float32"), name="kernel")
+    for optimizer in (lanton, again):
+        optimizer.build([variable])
+        for step in range(5):
+            wanted = 5 * float(keras.ops.convert_to_numpy(SCHEDULE(step)))
+            assert rate_of(optimizer) == pytest.approx(wanted)
+            optimizer.iterations.assign(step + 1)
+
+
+@has_rms_rate
+def test_from_muon():
+    muon = keras.optimizers.Muon(
+        2e-3, weight_decay=0.05, rms_rate=0.3, adam_lr_ratio=0.5, ns_steps=4
+    )
+    lanton = Lanton.from_muon(muon)
+    assert rate_of(lanton) == pytest.approx(2e-3)
+    assert lanton.hidden_scale == 0.3
+    assert lanton.auxiliary_adamw.lr_ratio == 0.5
+    assert lanton.newton_schulz.steps == 4
+    assert lanton.weight_decay == 0.05
+
+
+@has_rms_rate
+def test_hidden_steps_are_muons():
+    """Without noise yet, the first steps are equal."""
+    rng = np.random.default_rng(0)
+    start, gradient = rng.standard_normal((2, 24, 16)).astype("float32")
+    muon = keras.optimizers.Muon(1e-2, weight_decay=None)
+    steps = []
+    for optimizer in (muon, Lanton.from_muon(muon)):
+        variable = keras.Variable(start, name="kernel")
+        optimizer.build([variable])
+        optimizer.apply([keras.ops.convert_to_tensor(gradient)], [variable])
+        steps.append(keras.ops.convert_to_numpy(variable) - start)
+    np.testing.assert_allclose(steps[1], steps[0], rtol=2e-2, atol=1e-5)
+
+
+@has_rms_rate
+def test_what_muon_has_of_its_own():
+    muon = keras.optimizers.Muon(muon_a=3.0, muon_b=-4.0, muon_c=2.0)
+    (row,) = Lanton.from_muon(muon).newton_schulz.coefficients
+    assert tuple(row) == (3.0, -4.0, 2.0)
+    muon = keras.optimizers.Muon(exclude_layers=["a"], adam_weight_decay=0.5)
+    with pytest.warns(UserWarning, match=r"Left out: exclude_layers=\['a'\]"):
+        lanton = Lanton.from_muon(muon)
+    assert lanton.auxiliary_adamw.weight_decay == 0.5
+
+
+def test_muon_of_baselines():
+    lanton = Lanton.from_muon(DMuon(SCHEDULE, hidden_scale=0.4))
+    assert lanton.hidden_scale == 0.4
+    config = lanton.get_config()["learning_rate"]
+    assert config["class_name"] == "CosineDecay"
+
+
+def test_amsgrad_is_named():
+    with pytest.warns(UserWarning, match="amsgrad"):
+        Lanton.from_adamw(keras.optimizers.AdamW(1e-3, amsgrad=True))
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: Lanton.from_adamw("adamw"), "Received: adamw='adamw'"),
+        (lambda: Lanton.from_adamw(keras.optimizers.SGD()), "Received: adamw="),
+        (
+            lambda: Lanton.from_adamw(keras.optimizers.AdamW(), rate_factor=0),
+            "`rate_factor`",
+        ),
+        (
+            lambda: Lanton.from_adamw(keras.optimizers.AdamW(lambda: 1e-3)),
+            "must be a float or a",
+        ),
+        (lambda: Lanton.from_muon(None), "Received: muon=None"),
+        (lambda: Lanton.from_muon(keras.optimizers.AdamW()), "muon="),
+        pytest.param(
+            lambda: Lanton.from_muon(keras.optimizers.Muon(rms_rate=None)),
+            "rms_rate=None",
+            marks=has_rms_rate,
+        ),
+        (lambda: Lanton.from_muon(Muon()), "DMuon"),
+        # Its `hidden_scale` is of another norm.
+        (lambda: Lanton.from_muon(Scion()), "Received: muon="),
+    ],
+)
+def test_wrong_arguments(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -1,0 +1,97 @@
+"""Which form of Newton-Schulz is taken where."""
+
+import functools
+
+import pytest
+
+from keras_lanton import backends
+from keras_lanton import use_gpu_kernels
+from keras_lanton.orthogonalization import dispatch
+from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
+from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
+from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+from keras_lanton.orthogonalization.symmetric_products import BlockProducts
+from keras_lanton.orthogonalization.symmetric_products import Products
+
+
+def form_of(
+    d_in: int, d_out: int, dtype: str = "auto"
+) -> functools.partial[object]:
+    rows = coefficient_rows("jordan", 5)
+    return dispatch.cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75, 0.5])
+@pytest.mark.parametrize(("rows", "restarts"), [(5, 0), (5, 2), (8, 1)])
+def test_crossover(share: float, rows: int, restarts: int) -> None:
+    r = dispatch.crossover(share)
+    both = 2 * share * r + 2 * r  # X X^T, and a product with X
+    standard = rows * (both + 2 * share)
+    # A row squares R, and multiplies Q and twice R, but for the Q of the
+    # first row after a start and the R of the last.
+    gram = (restarts + 1) * both + share * 2 * (4 * rows - 3 * (restarts + 1))
+    assert standard == pytest.approx(gram)
+
+
+def test_gram_form_where_it_is_cheaper() -> None:
+    assert form_of(32, 40).func is newton_schulz
+    assert form_of(32, 64).func is gram_newton_schulz
+    assert form_of(64, 32).func is gram_newton_schulz
+    assert form_of(512, 512).func is newton_schulz
+    # Three quarters of a symmetric product: from a lower aspect ratio on.
+    assert form_of(512, 700).func is gram_newton_schulz
+
+
+def is_plain(products: Products) -> bool:
+    return type(products) is Products and products.symmetric is None
+
+
+def test_blocks_on_a_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch.backend, "device", lambda: "cpu")
+    assert isinstance(dispatch.products(1024), BlockProducts)
+    assert is_plain(dispatch.products(64))
+    monkeypatch.setattr(dispatch.backend, "device", lambda: "gpu")
+    assert is_plain(dispatch.products(1024))
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype"),
+    [("cpu", "float32"), ("gpu", "float16"), ("tpu", "bfloat16")],
+)
+def test_dtype_and_restarts_by_device(
+    monkeypatch: pytest.MonkeyPatch, device: str, dtype: str
+) -> None:
+    monkeypatch.setattr(dispatch.backend, "device", lambda: device)
+    assert dispatch.working_dtype("auto") == dtype
+    assert dispatch.working_dtype("bfloat16") == "bfloat16"
+    restarts = form_of(64, 256).keywords["restarts"]
+    assert bool(restarts) == (device != "cpu")
+    # Float32 on a GPU may be rounded to TensorFloat-32.
+    for rounded in (True, False):
+        monkeypatch.setattr(
+            dispatch.backend, "tensorfloat32", lambda rounded=rounded: rounded
+        )
+        restarts = form_of(64, 256, "float32").keywords["restarts"]
+        assert bool(restarts) == (device != "cpu" and rounded)
+
+
+@pytest.mark.parametrize("enabled", [1, None, "yes"])
+def test_gpu_kernels_are_on_or_off(enabled: object) -> None:
+    with pytest.raises(ValueError, match="Received: enabled="):
+        use_gpu_kernels(enabled)
+
+
+def test_gpu_kernels_where_there_are_some() -> None:
+    if dispatch.backend.gpu_product is None:
+        with pytest.raises(ValueError, match="Received: KERAS_BACKEND="):
+            use_gpu_kernels()
+        return
+    use_gpu_kernels()
+    try:
+        assert backends.uses_gpu_kernels()
+        # Nothing changes on a CPU.
+        if dispatch.backend.device() == "cpu":
+            assert is_plain(dispatch.products(64))
+    finally:
+        use_gpu_kernels(False)
+    assert not backends.uses_gpu_kernels()

@@ -1,0 +1,181 @@
+"""What describes the package in several places says the same in each."""
+
+import importlib.util
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+from helpers.tiers import logic
+from keras_lanton.version import __version__
+
+pytestmark = logic
+
+yaml = pytest.importorskip("yaml", reason="reads workflows and CITATION.cff")
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAKEFILE = (ROOT / "Makefile").read_text()
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=")
+
+
+def load(path: pathlib.Path) -> dict:
+    return yaml.safe_load(path.read_text())
+
+
+def workflow(name: str) -> dict:
+    return load(ROOT / ".github" / "workflows" / f"{name}.yml")
+
+
+def steps(loaded: dict) -> list[dict]:
+    return [step for job in loaded["jobs"].values() for step in job["steps"]]
+
+
+def requirement(extra: str, name: str) -> str:
+    """The version that an extra pins a package to."""
+    extras = PROJECT["project"]["optional-dependencies"][extra]
+    (found,) = (one for one in extras if one.startswith(f"{name}=="))
+    return found.partition("==")[2]
+
+
+def makes(variable: str) -> str:
+    """The value of a variable of the Makefile."""
+    found = re.search(rf"^{variable} := (.*)$", MAKEFILE, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_there_are_workflows() -> None:
+    names = {path.stem for path in WORKFLOWS}
+    assert names >= {"tests", "docs", "release"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflow_is_complete(path: pathlib.Path) -> None:
+    loaded = load(path)
+    # YAML 1.1 reads the key `on` as true.
+    assert loaded["name"] == path.stem and loaded[True]
+    assert loaded["permissions"] == {"contents": "read"}
+    for job in loaded["jobs"].values():
+        assert job["runs-on"] and job["steps"]
+        needs = job.get("needs")
+        assert needs is None or needs in loaded["jobs"]
+    for step in steps(loaded):
+        assert ("run" in step) != ("uses" in step)
+        assert re.fullmatch(r"\S+@\S+", step.get("uses", "an/action@v1"))
+        if "setup-python" in step.get("uses", ""):
+            assert step["with"]["python-version"] == PYTHON
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_what_a_workflow_makes_is_in_the_makefile(path: pathlib.Path) -> None:
+    if path.stem == "docs" and not (ROOT / "mkdocs.yml").exists():
+        pytest.skip("no site in this checkout")
+    commands = " ".join(step.get("run", "") for step in steps(load(path)))
+    for keras in ("oldest", "newest"):
+        made = commands.replace("${{ matrix.keras }}", keras)
+        for target in re.findall(r"make ([\w-]+)", made):
+            assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+def test_matrix_is_the_makefiles() -> None:
+    matrix = workflow("tests")["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["backend"] == makes("BACKENDS").split()
+    assert matrix["keras"] == ["oldest", "newest"]
+
+
+def test_oldest_keras_is_the_one_that_is_tested() -> None:
+    oldest = makes("OLDEST_KERAS")
+    bounds = PROJECT["project"]["dependencies"]
+    (keras,) = (one for one in bounds if one.startswith("keras>="))
+    bound = keras.removeprefix("keras>=")
+    assert oldest == f"{bound}.0"
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"for Keras {bound} and later" in " ".join(changelog.split())
+
+
+def test_a_release_runs_every_test() -> None:
+    jobs = workflow("release")["jobs"]
+    matrix = jobs["test"]["strategy"]["matrix"]
+    assert matrix["backend"] == makes("BACKENDS").split()
+    assert "make test-all" in jobs["test"]["steps"][-1]["run"]
+    assert jobs["build"]["needs"] == "test"
+
+
+def test_ci_times_its_stages() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    stages = [line for line in lines if line.startswith("stage make ")]
+    made = [line.removeprefix("stage make ") for line in stages]
+    assert made == ["environment", "test", "lint"]
+    for target in made:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
+def test_only_publishing_may_publish() -> None:
+    jobs = workflow("release")["jobs"]
+    for name in ("test", "build"):
+        assert "permissions" not in jobs[name]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["needs"] == "build"
+    assert workflow("release")[True] == {"push": {"tags": ["v*"]}}
+
+
+def test_pre_commit_has_the_same_pins() -> None:
+    ruff, local = load(ROOT / ".pre-commit-config.yaml")["repos"]
+    assert ruff["rev"] == "v" + requirement("dev", "ruff")
+    assert [hook["id"] for hook in ruff["hooks"]] == [
+        "ruff-check",
+        "ruff-format",
+    ]
+    # The environment's own, which pyproject.toml pins.
+    (mypy,) = local["hooks"]
+    assert requirement("dev", "mypy")
+    assert mypy["entry"] == makes("VENV") + "/bin/mypy"
+
+
+def test_version_and_date_agree() -> None:
+    citation = load(ROOT / "CITATION.cff")
+    assert citation["version"] == __version__
+    heading = re.search(
+        r"^## \[(.+)\] - (.+)$",
+        (ROOT / "CHANGELOG.md").read_text(),
+        re.MULTILINE,
+    )
+    assert heading is not None
+    version, date = heading.groups()
+    assert version == __version__
+    found = citation.get("date-released")
+    assert date == ("unreleased" if found is None else str(found))
+
+
+def test_help_names_every_target() -> None:
+    phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
+    assert phony is not None
+    listed = set(re.findall(r"^## ([\w-]+) ", MAKEFILE, re.MULTILINE))
+    # Halves of `make test`.
+    hidden = {"help", "test-newest", "test-oldest"}
+    assert set(phony[1].replace("\\", "").split()) - hidden == listed
+
+
+def test_tag_of_a_release_is_the_dated_version(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "tools" / "check_package.py"
+    spec = importlib.util.spec_from_file_location("check_package", path)
+    assert spec is not None and spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    (tmp_path / "keras_lanton").mkdir()
+    version = tmp_path / "keras_lanton" / "version.py"
+    version.write_text('__version__ = "1.2.3"\n')
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text("## [1.2.3] - unreleased\n")
+    with pytest.raises(SystemExit, match="v1.2.4 is not the version"):
+        tool.check_release("v1.2.4")
+    with pytest.raises(SystemExit, match="no date for v1.2.3"):
+        tool.check_release("v1.2.3")
+    changelog.write_text("## [1.2.3] - 2030-01-31\n")
+    tool.check_release("v1.2.3")

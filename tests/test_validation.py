@@ -1,0 +1,225 @@
+"""Every wrong argument is a ValueError that names it and what it got."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from helpers.optimizers import FIELDS
+from helpers.optimizers import PARTS
+from helpers.optimizers import arguments_of
+from helpers.tiers import logic
+from keras_lanton import AuxiliaryAdamW
+from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
+from keras_lanton import NoiseAdaptiveRate
+from keras_lanton.baselines import DMuon
+from keras_lanton.baselines import Scion
+
+pytestmark = logic
+
+NAN = float("nan")
+WRONG = {
+    Lanton: {
+        "learning_rate": [1, -1e-3, NAN, float("inf"), "1e-3", None, True],
+        "beta_1": [-0.1, 1.0, NAN, "0.9", None, True, [0.9]],
+        "noise": [0.3, "yes", True, NoiseAdaptiveRate],
+        "newton_schulz": [5, None, "jordan", NewtonSchulz],
+        "auxiliary_adamw": [("vector",), "vector", True, AuxiliaryAdamW],
+        "hidden_scale": [-1, NAN, "0.2"],
+        "embedding_scale": [-1, NAN, "300"],
+        "vector_scale": [-1, NAN, "1"],
+        "vector_norm": ["l2", 2],
+        "step_scale": ["muon", None, 1],
+        "nesterov": [1, "yes", None],
+        "momentum_dtype": ["int8", "float64", 16, True],
+        "nonfinite": ["ignore", None, True],
+        "weight_decay": [-0.1, NAN, "0.1", True],
+        "weight_decay_exclude": ["bias", [1], ["("], 3],
+        "clipnorm": [0, -1.0, NAN],
+        "clipvalue": [0, -1.0, NAN],
+        "global_clipnorm": [0, -1.0, NAN],
+        "loss_scale_factor": [0, -2.0, NAN],
+        "gradient_accumulation_steps": [1, 0, 2.5, "2"],
+        "ema_momentum": [1.5, -0.1],
+        "ema_overwrite_frequency": [0, 1.5],
+    },
+    NoiseAdaptiveRate: {
+        "alpha": [0, 0.0, -1, NAN, float("inf"), None, "0.3"],
+        "alpha_unit": ["relative", None, 1],
+        "group_reduction": ["min", None, 1],
+        "beta_2": [-0.1, 1.0, NAN, "0.9", None],
+        "interval": [0, -1, 1.5, 10.0, None, True, "10"],
+        "schedule": ["random", None, True],
+        "reference": ["previous", None, 3],
+        "estimator": ["qr", None, 3],
+        "rank": [0, -1, 1.5, True, "6"],
+        "power_iterations": [-1, 0.5, True],
+        "previous_gradient_dtype": ["int8", "float64", 16],
+    },
+    NewtonSchulz: {
+        "steps": [0, -1, 2.5, None, True, "5"],
+        "coefficients": ["muon", None, 3, [], [(1, 2)], [(1, 2, NAN)]],
+        "dtype": ["float64", None, 16],
+        "max_temporary_bytes": [0, -1, 1e9, None, True, "1G"],
+        "shard": [1, "auto", 0.5],
+    },
+    AuxiliaryAdamW: {
+        "roles": ["embedding", ("hidden",), ("vector", "vector"), 3, None],
+        "lr_ratio": [-1, NAN, None, "1"],
+        "beta_1": [-0.1, 1.0, NAN, None],
+        "beta_2": [-0.1, 1.0, NAN, None],
+        "epsilon": [0, -1e-8, NAN, None],
+        "weight_decay": [-0.1, NAN, "0.1", True],
+        "epsilon_before_debiasing": [1, "yes", None],
+    },
+}
+CASES = [
+    (make, name, value)
+    for make, arguments in WRONG.items()
+    for name, values in arguments.items()
+    for value in values
+]
+# What an argument needs beside it in order to be looked at. Scales of vectors
+# are those that AdamW does not move.
+NEEDS = {
+    "rank": {"estimator": "randomized_svd"},
+    "power_iterations": {"estimator": "randomized_svd"},
+    "ema_momentum": {"use_ema": True},
+    "ema_overwrite_frequency": {"use_ema": True},
+    "vector_scale": {"auxiliary_adamw": None},
+    "vector_norm": {"auxiliary_adamw": None},
+}
+
+
+@pytest.mark.parametrize(("make", "name", "value"), CASES)
+def test_wrong_argument(make: type, name: str, value: object) -> None:
+    arguments = {name: value, **NEEDS.get(name, {})}
+    with pytest.raises(ValueError, match=rf"{name}(?s:.)*Received") as error:
+        make(**arguments)
+    assert repr(value) in str(error.value) or str(value) in str(error.value)
+
+
+def test_every_argument_has_a_wrong_value() -> None:
+    """Of the parts; `Lanton` shares those of its bases, and has `roles`."""
+    for make in (NoiseAdaptiveRate, NewtonSchulz, AuxiliaryAdamW):
+        assert WRONG[make].keys() == arguments_of(make).keys()
+    missing = inspect.signature(Lanton).parameters.keys() - WRONG[Lanton].keys()
+    assert missing == {"name", "kwargs"}
+
+
+@pytest.mark.parametrize("make", [Lanton, Lanton.paper, DMuon, Scion])
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_flat_argument_is_refused_with_its_place(
+    make: Callable[..., object], name: str
+) -> None:
+    if name in ("adam_weight_decay",):
+        pytest.skip("was never an argument of these")
+    part, field = FIELDS[name]
+    value = arguments_of(PARTS[part])[field]
+    if make is Scion and part == "auxiliary_adamw":
+        part = ""  # it has none; the argument is unknown
+    with pytest.raises(ValueError, match=rf"{name}(?s:.)*{part}"):
+        make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "named"),
+    [
+        (NoiseAdaptiveRate, {"rank": 6}, "rank"),
+        (NoiseAdaptiveRate, {"power_iterations": 1}, "power_iterations"),
+        (
+            NoiseAdaptiveRate,
+            {"previous_gradient_dtype": "bfloat16", "reference": "momentum"},
+            "reference='momentum'",
+        ),
+        (NewtonSchulz, {"coefficients": [(1, 2, 3)] * 6}, "steps=5"),
+        (
+            Lanton,
+            {"step_scale": "operator", "hidden_scale": 1.0},
+            "hidden_scale",
+        ),
+        (
+            Lanton,
+            {"noise": NoiseAdaptiveRate(reference="independent_gradient")},
+            "gradient_accumulation_steps=None",
+        ),
+        (
+            Lanton,
+            {
+                "noise": NoiseAdaptiveRate(reference="independent_gradient"),
+                "gradient_accumulation_steps": 3,
+            },
+            "gradient_accumulation_steps=3",
+        ),
+        (
+            Lanton,
+            {
+                "auxiliary_adamw": AuxiliaryAdamW(roles=("embedding",)),
+                "embedding_scale": 30,
+            },
+            "embedding_scale=30",
+        ),
+        # Also where it is the default.
+        (Lanton, {"vector_scale": 1.0}, "vector_scale=1.0"),
+        (Lanton, {"vector_scale": 0.5}, "vector_scale=0.5"),
+        (Lanton, {"vector_norm": "sign"}, "vector_norm='sign'"),
+        (Lanton, {"clipnorm": 1.0, "clipvalue": 1.0}, "clipnorm"),
+        (Lanton, {"momentum": 0.9}, "momentum"),
+    ],
+)
+def test_arguments_that_do_not_go_together(
+    make: type, arguments: dict, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        make(**arguments)
+
+
+@pytest.mark.parametrize(
+    "part", [NoiseAdaptiveRate(), NewtonSchulz(), AuxiliaryAdamW()]
+)
+def test_parts_are_frozen_values(part: object) -> None:
+    """Equal where their arguments are; no argument can be assigned."""
+    again = type(part).from_config(part.get_config())
+    assert again == part and hash(again) == hash(part)
+    for name in arguments_of(type(part)):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(part, name, None)
+
+
+def test_what_adamw_does_not_move_has_its_options() -> None:
+    optimizer = Lanton(embedding_scale=30)
+    assert optimizer.embedding_scale == 30.0
+    assert optimizer.auxiliary_adamw.roles == ("vector",)
+    embedding = AuxiliaryAdamW(roles=["embedding"])
+    made = Lanton.paper(auxiliary_adamw=embedding, vector_scale=0.5)
+    assert made.vector_scale == 0.5
+    optimizer = Lanton(auxiliary_adamw=embedding, vector_norm="sign")
+    assert optimizer.vector_norm == "sign"
+
+
+def test_paper_takes_all_arguments() -> None:
+    made = Lanton.paper(1e-3)
+    assert float(made.learning_rate) == np.float32(1e-3)
+    assert made.auxiliary_adamw is None and not made.nesterov
+    assert made.noise == NoiseAdaptiveRate(alpha=0.3, group_reduction="max")
+    other = Lanton.paper(
+        learning_rate=1e-3,
+        nesterov=True,
+        noise=NoiseAdaptiveRate(),
+        auxiliary_adamw=AuxiliaryAdamW(roles=["embedding"]),
+    )
+    assert other.nesterov and other.noise.group_reduction == "mean"
+    assert other.auxiliary_adamw.roles == ("embedding",)
+    with pytest.raises(ValueError, match="momentun"):
+        Lanton.paper(momentun=0.9)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    optimizer = Lanton(np.float64(1e-3), beta_1=np.float32(0.5))
+    assert optimizer.get_config()["beta_1"] == 0.5
+    assert isinstance(optimizer.get_config()["beta_1"], float)
+    part = NewtonSchulz(steps=np.int64(4))
+    assert isinstance(part.get_config()["steps"], int)

@@ -1,0 +1,116 @@
+"""`explain`: what it says of an optimizer and a model."""
+
+import keras
+import pytest
+from keras import layers
+
+from helpers.tiers import logic
+from helpers.transformer import make_model
+from keras_lanton import Lanton
+from keras_lanton import explain
+from keras_lanton.baselines import DMuon
+
+pytestmark = logic
+
+
+def told(*arguments, **kwargs):
+    said = []
+    explain(*arguments, print_fn=said.append, **kwargs)
+    (text,) = said
+    return text
+
+
+# -- In words --------------------------------------------------------------
+def test_explain():
+    model = make_model()
+    text = told(model)
+    assert "Lanton updates the 1," in text
+    assert "weights of small (" in text
+    assert "hidden: 4 variables (2 qk, 2 vo), 256 weights" in text
+    assert "updates of RMS 0.001." in text
+    assert "embedding: 2 variables (1 embedding, 1 head)" in text
+    assert "AdamW updates them, at 1 times the rate" in text
+    assert "each matrix once in 10 steps" in text
+    assert "Weight decay 0.1 times the learning rate." in text
+    assert text.endswith("Nothing looks suspicious.")
+    assert getattr(model, "optimizer", None) is None  # nothing was made
+
+
+def test_explain_tells_of_the_models_own_optimizer(capsys):
+    model = make_model()
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0, 100, warmup_target=0.02, warmup_steps=10
+    )
+    model.compile(
+        keras.optimizers.LossScaleOptimizer(
+            DMuon(schedule, weight_decay=0.2, weight_decay_exclude=["bias"])
+        )
+    )
+    explain(model)
+    text = capsys.readouterr().out
+    assert "DMuon updates" in text
+    assert "rate of up to 0.02" in text
+    assert "times the learning rate, but for bias." in text
+    assert "Noise of" not in text
+    model.optimizer.build(model.trainable_variables)
+    explain(model)
+    assert capsys.readouterr().out == text
+
+
+def test_suspicious_models():
+    text = told(make_model(fused=True, head="words"))
+    assert "- words/kernel (8, 50) is treated as hidden" not in text
+    model = make_model(fused=True)
+    optimizer = Lanton()
+    optimizer.assign_role("hidden", model.layers[-1].kernel)
+    text = told(model, optimizer)
+    assert "- head/kernel (8, 50) is treated as hidden, with as many" in text
+    assert "- qkv/kernel (8, 24) seems to hold queries, keys" in text
+    odd = keras.Sequential([keras.Input((4,)), layers.Dense(9000)])
+    assert "is treated as hidden, with 9,000 outputs" in told(odd)
+
+
+WARM_UP = keras.optimizers.schedules.CosineDecay(
+    0.0, 900, warmup_target=1e-3, warmup_steps=100
+)
+
+
+@pytest.mark.parametrize(
+    "rate, adamw, said",
+    [
+        (5e-3, None, None),
+        (3e-4, None, "would suit AdamW"),
+        (0.5, None, "is high"),
+        (5e-3, 1e-3, None),
+        (5e-3, keras.optimizers.AdamW(4e-3), "AdamW's learning rate was 0.004"),
+        (3e-2, 1e-4, "AdamW's learning rate was 0.0001"),
+        # Of a schedule what it rises to, not the 0 that it starts with.
+        (5e-3, keras.optimizers.AdamW(WARM_UP), None),
+    ],
+)
+def test_suspicious_rates(rate, adamw, said):
+    text = told(make_model(), Lanton(rate), adamw=adamw)
+    if said is None:
+        assert text.endswith("Nothing looks suspicious.")
+    else:
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: explain(keras.Sequential([layers.Dense(3)])), "built model"),
+        (lambda: explain(None), "Received: model=None"),
+        (lambda: explain(make_model(), "adamw"), "optimizer='adamw'"),
+        (lambda: explain(make_model(), keras.optimizers.SGD()), "optimizer="),
+        (lambda: explain(make_model(), adamw="1e-3"), "adamw='1e-3'"),
+        (lambda: explain(make_model(), adamw=-1.0), "adamw=-1.0"),
+        (
+            lambda: explain(make_model(), adamw=keras.optimizers.SGD()),
+            "adamw=<",
+        ),
+    ],
+)
+def test_wrong_arguments(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

@@ -1,0 +1,160 @@
+"""The learning-rate range test: what it suggests, what it leaves as it was."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from helpers.tiers import logic
+from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
+from keras_lanton import find_learning_rate
+
+BACKEND = keras.backend.backend()
+SHORT = NewtonSchulz(steps=2)
+
+
+def make_model(optimizer=None):
+    keras.utils.set_random_seed(0)
+    inputs = keras.Input((8,))
+    x = layers.Dense(16, activation="relu", name="first")(inputs)
+    x = layers.BatchNormalization(name="norm")(x)
+    model = keras.Model(inputs, layers.Dense(3, name="second")(x))
+    model.compile(
+        optimizer or Lanton(1e-3, newton_schulz=SHORT),
+        "mse",
+        jit_compile=BACKEND == "jax",
+    )
+    return model
+
+
+def make_data(count=96):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((count, 8)).astype("float32")
+    return x, np.tanh(x[:, :3] + x[:, 3:6])
+
+
+def values(variables):
+    return [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
+
+
+@logic
+def test_suggestion():
+    model, data = make_model(), make_data()
+    found = find_learning_rate(model, *data, steps=60, verbose=False)
+    assert 1e-3 < found.learning_rate < 0.25
+    assert len(found.rates) == len(found.losses) == len(found.smoothed)
+    np.testing.assert_allclose(found.rates[:2], [1e-4, 1e-4 * 1e4 ** (1 / 59)])
+    # It is worth something: better than far below and far above.
+    ends = []
+    for rate in (found.learning_rate / 30, found.learning_rate, 3.0):
+        model = make_model(Lanton(float(rate), newton_schulz=SHORT))
+        history = model.fit(*data, batch_size=32, epochs=5, verbose=0)
+        ends.append(history.history["loss"][-1])
+    assert ends[1] < ends[0] and ends[1] < ends[2], ends
+
+
+def test_model_and_optimizer_are_as_they_were():
+    model, data = make_model(), make_data()
+    model.fit(*data, batch_size=32, verbose=0)
+    optimizer = model.optimizer
+    before = values([*model.variables, *optimizer.variables])
+    find_learning_rate(model, *data, steps=4, verbose=False)
+    assert model.optimizer is optimizer
+    after = values([*model.variables, *optimizer.variables])
+    for one, two in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, two)
+    model.fit(*data, batch_size=32, verbose=0)  # and it goes on
+    assert int(optimizer.iterations) == 6
+
+
+@logic
+def test_interrupted():
+    model, (x, y) = make_model(), make_data()
+    before = values(model.variables)
+    optimizer = model.optimizer
+
+    def batches():
+        yield x[:32], y[:32]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_learning_rate(model, batches(), verbose=False)
+    assert model.optimizer is optimizer
+    for one, two in zip(before, values(model.variables), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@logic
+def test_schedule_and_loss_scaling():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    inner = Lanton(schedule, newton_schulz=SHORT)
+    model = make_model(keras.optimizers.LossScaleOptimizer(inner))
+    x, y = make_data()
+    batches = [(x[:48], y[:48]), (x[48:], y[48:])]
+    found = find_learning_rate(model, batches, steps=5, verbose=False)
+    assert len(found.rates) == 5
+    assert model.optimizer.inner_optimizer is inner
+
+
+@logic
+def test_diverging_run_ends_early():
+    model, data = make_model(), make_data()
+    found = find_learning_rate(
+        model, *data, lowest=1e-3, highest=1e4, steps=40, verbose=False
+    )
+    assert len(found.rates) < 40
+    assert found.learning_rate < 1
+
+
+@logic
+def test_picture_and_progress(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    found = find_learning_rate(make_model(), *make_data(), steps=3)
+    assert "3/3" in capsys.readouterr().out
+    found.plot(tmp_path / "rates.png")
+    assert (tmp_path / "rates.png").stat().st_size > 5_000
+
+
+@logic
+def test_roles_set_by_hand_are_kept():
+    model = make_model()
+    model.optimizer.assign_role("vector", model.layers[1].kernel)
+    find_learning_rate(model, *make_data(), steps=2, verbose=False)
+    model.optimizer.build(model.trainable_variables)
+    assert model.optimizer.layers[0].role == "vector"
+
+
+@logic
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"lowest": 0.0}, "`lowest`"),
+        ({"highest": 1e-5}, "`highest` must be above `lowest`"),
+        ({"steps": 1}, "`steps` at least 2"),
+        ({"batch_size": 0}, "`batch_size`"),
+        ({"x": np.zeros((0, 8))}, "Received: 0 and 96"),
+        ({"x": [], "y": None}, "Received: none in loop 1"),
+        ({"x": 3, "y": None}, "Received: x=3"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments(arguments, said):
+    x, y = make_data()
+    with pytest.raises(ValueError, match=said):
+        find_learning_rate(
+            make_model(), **{"x": x, "y": y, "verbose": False, **arguments}
+        )
+
+
+@logic
+def test_another_optimizer():
+    with pytest.raises(ValueError, match="Received: optimizer="):
+        find_learning_rate(make_model("sgd"), *make_data())
+
+
+@logic
+def test_loss_that_is_nan():
+    x, y = make_data()
+    with pytest.raises(ValueError, match="Received: nan"):
+        find_learning_rate(make_model(), x, y * np.nan, verbose=False)

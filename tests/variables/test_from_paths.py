@@ -1,0 +1,307 @@
+"""Roles and views inferred from paths and shapes."""
+
+import keras
+import numpy as np
+import pytest
+
+from helpers import role_tables as tables
+from helpers.roles import MAKERS
+from helpers.roles import UNKNOWN_BY_PATH
+from helpers.roles import Variable
+from helpers.roles import by_hand
+from helpers.roles import by_path
+from helpers.roles import described
+from helpers.roles import hand
+from helpers.roles import infer
+from helpers.roles import make
+from helpers.roles import read
+from helpers.tiers import logic
+from keras_lanton.variables.from_paths import infer_roles
+from keras_lanton.variables.spec import assigned_spec
+
+# Names that users give, which say nothing: the bias tells. These three need
+# the layer.
+UNTOLD = {*UNKNOWN_BY_PATH, "einsum_dense_experts"}
+
+
+@logic
+@pytest.mark.parametrize(
+    "case",
+    [case for case in MAKERS if case not in UNTOLD],
+)
+def test_layer_with_a_name_that_says_nothing(case):
+    layer = make(case, name="block")
+    expected = tables.under("block", tables.LAYERS[case])
+    assert by_path(read(layer)) == by_hand(expected)
+    inferred = infer_roles(layer.trainable_variables)
+    assert by_path(inferred) == by_hand(expected)
+
+
+@logic
+def test_head_without_a_telling_name():
+    pairs = [
+        ("tokens/embeddings", (32, 8)),
+        ("positions/embeddings", (32, 8)),
+        ("block_0/up/kernel", (8, 32)),
+        ("block_0/down/kernel", (32, 8)),
+        ("block_1/up/kernel", (8, 32)),
+        ("block_1/down/kernel", (32, 8)),
+        ("out/kernel", (8, 32)),
+    ]
+    *_, head = infer(*pairs)
+    assert head == hand(tables.HEAD)
+    assert infer(*pairs[:-1])[2:] == [hand(tables.DENSE)] * 4
+    # Creation order is not call order: the block, not the order, decides.
+    pairs[2], pairs[3] = pairs[3], pairs[2]
+    pairs[4], pairs[5] = pairs[5], pairs[4]
+    assert infer(*pairs[:-1])[2:] == [hand(tables.DENSE)] * 4
+    assert infer(*pairs)[-1] == hand(tables.HEAD)
+
+
+@logic
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        # As many classes as positions, segments or relative distances.
+        [("position_embedding/embeddings", (32, 8)), ("d/kernel", (8, 32))],
+        [("wpe/embeddings", (32, 8)), ("d/kernel", (8, 32))],
+        [("token_type/embeddings", (2, 8)), ("d/kernel", (8, 2))],
+        [("rel_bias/embeddings", (32, 8)), ("d/kernel", (8, 32))],
+        # A hidden layer that happens to be as wide as the vocabulary.
+        [
+            ("tokens/embeddings", (32, 8)),
+            ("dense/kernel", (8, 32)),
+            ("dense_1/kernel", (32, 1)),
+        ],
+        # A square kernel, and the kernel of a recurrent layer.
+        [("tokens/embeddings", (8, 8)), ("query/kernel", (8, 8))],
+    ],
+)
+def test_not_a_head(pairs):
+    _, *rest = infer(*pairs)
+    assert rest == [hand(tables.DENSE)] * len(rest)
+
+
+@logic
+def test_recurrent_kernel_as_wide_as_the_vocabulary_is_no_head():
+    found = infer(
+        ("tokens/embeddings", (32, 8)),
+        ("lstm/lstm_cell/kernel", (8, 32)),
+        ("lstm/lstm_cell/recurrent_kernel", (8, 32)),
+    )
+    assert found[1:] == [hand(tables.LSTM)] * 2
+
+
+# What names and siblings say.
+@logic
+@pytest.mark.parametrize(
+    ("path", "shape", "line"),
+    [
+        ("dense/kernel", (4, 5), tables.DENSE),
+        ("dense/kernel", (4, 1), tables.DENSE),
+        ("w", (4, 5), tables.DENSE),
+        ("kernel:0", (4, 5), tables.DENSE),
+        ("w", (4,), tables.VECTOR),
+        ("temperature", (), tables.VECTOR),
+        ("a/query_dense_layernorm/scale", (3, 4), tables.VECTOR),
+        ("p_re_lu/alpha", (3, 4, 5), tables.VECTOR),
+        ("encoder/content_attention_bias", (4, 6), tables.VECTOR),
+        ("experts/down_proj_bias", (3, 6), tables.VECTOR),
+        ("vit/class_token", (1, 1, 6), tables.VECTOR),
+        ("head/variable", (1, 1, 6), tables.VECTOR),
+        ("dino/register_tokens", (1, 4, 6), tables.VECTOR),
+        ("mixer/conv1d_kernel", (8, 4), tables.VECTOR),
+        ("deit/position_embedding", (1, 5, 6), "embedding - | 2 | 01"),
+        ("swin/relative_position_bias_table", (9, 2), tables.TABLE),
+        ("sam/rel_pos_h", (9, 2), tables.TABLE),
+        ("patch_embedding/kernel", (8, 8, 3, 6), tables.CONV_2D),
+        ("patch_embedding/kernel", (4, 5), tables.DENSE),
+        ("stem/kernel", (3, 3, 3, 8), tables.CONV_2D),
+        ("stem/kernel", (3, 3, 3, 3, 8), tables.CONV_3D),
+        ("conv1d_3/kernel", (3, 4, 8), tables.CONV_1D),
+        ("conv2d_transpose_1/kernel", (3, 3, 8, 8), "hidden - | 013 | 2"),
+        ("block1_dwconv/kernel", (3, 3, 8, 1), tables.VECTOR),
+        ("attn/qkv/kernel", (6, 3, 2, 4), "hidden - | 0 | 123"),
+        ("attn/q_proj/kernel", (6, 2, 4), tables.TO_HEADS),
+        ("attn/wo/kernel", (2, 4, 6), tables.FROM_HEADS),
+        ("attn/wq", (6, 2, 4), tables.TO_HEADS),
+        ("attn/query/kernel", (2, 6, 4), tables.GEMMA_TO_HEADS),
+        ("moe/w1", (3, 4, 5), tables.EXPERTS),
+        ("moe/experts/up/kernel", (3, 4, 5), tables.EXPERTS),
+        ("moe/expert_w", (3, 4, 5), tables.EXPERTS),
+        ("moe/router/kernel", (4, 3), tables.DENSE),
+        ("moe_block/attention/key/kernel", (6, 2, 4), tables.TO_HEADS),
+    ],
+)
+def test_name_alone(path, shape, line):
+    variable = Variable(path, shape)
+    (found,) = infer_roles([variable])
+    assert described(found) == hand(line)
+
+
+@logic
+@pytest.mark.parametrize(
+    ("pairs", "line"),
+    [
+        # The bias of an untold layer has the size of its output axes.
+        ([("up/kernel", (3, 3, 8, 4)), ("up/bias", (8,))], "- | 013 | 2"),
+        ([("up/kernel", (3, 3, 8, 4)), ("up/bias", (4,))], "- | 012 | 3"),
+        ([("a/kernel", (3, 8, 4)), ("a/bias", (8,))], "- | 02 | 1"),
+        ([("a/kernel", (6, 2, 4)), ("a/bias", (2, 4))], "- | 0 | 12"),
+        ([("a/kernel", (2, 6, 4)), ("a/bias", (2, 4))], "- | 1 | 02"),
+        ([("mask/kernel", (3, 3, 8, 1)), ("mask/bias", (1,))], "- | 012 | 3"),
+        # Without a bias the normalization that follows has it.
+        ([("up/kernel", (3, 3, 8, 4)), ("n/gamma", (8,))], "- | 013 | 2"),
+        ([("up/kernel", (3, 3, 8, 4)), ("n/gamma", (4,))], "- | 012 | 3"),
+        # The output projection tells Gemma's axes from those of others.
+        (
+            [
+                ("attention/query/kernel", (6, 6, 4)),
+                ("attention/attention_output/kernel", (6, 4, 6)),
+            ],
+            "- | 0 | 12",
+        ),
+        (
+            [
+                ("attention/value/kernel", (1, 16, 4)),
+                ("attention/query/kernel", (32, 16, 4)),
+                ("attention/attention_output/kernel", (32, 4, 16)),
+            ],
+            "- | 1 | 02",
+        ),
+        (
+            [
+                ("attention/key/kernel", (8, 16, 4)),
+                ("attention/query/kernel", (8, 16, 4)),
+                ("attention/attention_output/kernel", (16, 4, 7)),
+            ],
+            "- | 0 | 12",
+        ),
+        # Halves of one kernel, or two kernels of experts.
+        (
+            [
+                ("experts/gate_dense", (3, 4, 10)),
+                ("experts/output_dense", (3, 5, 4)),
+            ],
+            "0 | 1 | 2 / 2",
+        ),
+        (
+            [
+                ("experts/gate_dense", (3, 4, 10)),
+                ("experts/output_dense", (3, 10, 4)),
+            ],
+            "0 | 1 | 2",
+        ),
+        ([("experts/w", (3, 4, 8)), ("experts/b", (3, 8))], "0 | 1 | 2"),
+    ],
+)
+def test_siblings(pairs, line):
+    assert infer(*pairs)[0] == hand(f"hidden {line}")
+
+
+@logic
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("dw/kernel", (3, 3, 8, 1)), ("dw/bias", (8,))],
+        [("a/kernel", (3, 3, 8, 1)), ("a/bias", (8,))],
+        [("a/kernel", (3, 3, 8, 1)), ("norm/gamma", (8,))],
+        [("a/kernel", (3, 3, 8, 2)), ("a/bias", (16,))],
+        [("a/kernel", (3, 8, 2)), ("a/bias", (16,))],
+    ],
+)
+def test_siblings_of_a_depthwise_kernel(pairs):
+    assert infer(*pairs)[0] == hand(tables.VECTOR)
+
+
+@logic
+def test_odd_ranks_of_known_names():
+    found = infer(
+        ("tables/embeddings", (3, 9, 4)),
+        ("cell/kernel", (4, 5)),
+        ("cell/recurrent_kernel", (5,)),
+    )
+    expected = ["embedding - | 2 | 01", tables.DENSE, tables.VECTOR]
+    assert found == [hand(line) for line in expected]
+
+
+@logic
+def test_of_equal_paths_the_nearest_is_the_sibling():
+    found = infer(
+        ("kernel", (6, 2, 4)),
+        ("bias", (2, 4)),
+        ("kernel", (3, 6, 2)),
+        ("bias", (2,)),
+    )
+    expected = [tables.TO_HEADS, tables.VECTOR, tables.CONV_1D, tables.VECTOR]
+    assert found == [hand(line) for line in expected]
+
+
+def test_bare_variables_of_tensorflow():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("Only TensorFlow hands bare variables.")
+    import tensorflow as tf
+
+    variables = [
+        tf.Variable(np.zeros((4, 5)), name="w"),
+        tf.Variable(np.zeros((4, 5)), name="w"),
+        tf.Variable(np.zeros((4,)), name="dense/bias"),
+    ]
+    found = infer_roles(variables)
+    assert [layer.path for layer in found] == ["w", "w", "dense/bias"]
+    lines = [tables.DENSE, tables.DENSE, tables.VECTOR]
+    assert [described(layer) for layer in found] == [hand(x) for x in lines]
+
+
+# Guesses.
+@logic
+def test_one_warning_names_all_guesses_and_both_methods():
+    variables = [
+        Variable("a/tensor", (2, 3, 4)),
+        Variable("dense/kernel", (3, 4)),
+        Variable("b/kernel", (2, 3, 4)),
+    ]
+    with pytest.warns(UserWarning) as caught:
+        found = infer_roles(variables)
+    (message,) = (str(warning.message) for warning in caught)
+    for part in ("a/tensor (2, 3, 4)", "b/kernel", "optimizer.read_roles("):
+        assert part in message
+    assert "optimizer.assign_role(" in message
+    assert "dense/kernel" not in message
+    assert caught[0].filename == __file__
+    assert described(found[0]) == hand(tables.CONV_1D)
+
+
+@logic
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("einsum_dense/kernel", (6, 2, 4)),
+        ("decoder_1/kernel", (3, 3, 4, 8)),
+        ("up/kernel", (3, 3, 4, 8)),
+        ("mask/kernel", (3, 3, 8, 1)),
+        ("xlnet/segment_encoding", (2, 4, 6)),
+        ("tensor", (2, 3, 4, 5, 6, 7)),
+    ],
+)
+def test_doubtful(path, shape):
+    with pytest.warns(UserWarning, match=path):
+        infer_roles([Variable(path, shape)])
+
+
+@logic
+def test_what_is_given_is_kept_without_a_warning():
+    variables = [Variable("tensor", (2, 3, 4)), Variable("b", (4,))]
+    given = assigned_spec("tensor", (2, 3, 4), "hidden", 1, 2)
+    found = infer_roles(variables, [given, None])
+    assert found[0] is given
+    assert found[1].role == "vector"
+
+
+@logic
+@pytest.mark.parametrize(("cell", "gates"), [("lstm", 4), ("gru", 3)])
+def test_gates_are_known_beside_a_frozen_recurrent_kernel(cell, gates):
+    kernel = keras.Variable(np.zeros((5, 2 * gates), "float32"), name="kernel")
+    kernel._path = f"encoder/{cell}_cell_1/kernel"
+    (layer,) = infer_roles([kernel])
+    assert (layer.output_blocks, layer.d_in, layer.d_out) == (gates, 5, 2)

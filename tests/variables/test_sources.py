@@ -1,0 +1,59 @@
+"""Where roles come from: by hand, read from layers, or from a config."""
+
+import json
+
+import keras
+import pytest
+from keras import layers
+
+from helpers.saves import compiled_model
+from helpers.saves import with_roles
+from helpers.tiers import logic
+from keras_lanton import Lanton
+
+# -- Roles -----------------------------------------------------------------
+
+
+@logic
+def test_roles_survive_before_the_first_step():
+    """The config of an optimizer that was never built."""
+    model = compiled_model()
+    config = with_roles(model, Lanton()).get_config()
+    loaded = Lanton.from_config(json.loads(json.dumps(config)))
+    loaded.build(model.trainable_variables)
+    direct = with_roles(model, Lanton())
+    direct.build(model.trainable_variables)
+    assert loaded.layers == direct.layers
+
+
+@logic
+def test_config_of_another_model():
+    model = compiled_model()
+    optimizer = Lanton()
+    optimizer.build(model.trainable_variables)
+    other = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="third")])
+    loaded = Lanton.from_config(optimizer.get_config())
+    with pytest.raises(ValueError, match="roles") as error:
+        loaded.build(other.trainable_variables)
+    assert "Received" in str(error.value)
+    assert "first/kernel" in str(error.value)
+
+
+@logic
+def test_names_may_be_numbered_otherwise(tmp_path):
+    """Keras numbers unnamed layers anew in each process."""
+
+    def unnamed():
+        return keras.Sequential(
+            [keras.Input((4,)), layers.Dense(5), layers.Dense(3)]
+        )
+
+    first, second = unnamed(), unnamed()
+    optimizer = Lanton()
+    optimizer.assign_role("vector", first.layers[0].kernel)
+    optimizer.build(first.trainable_variables)
+    loaded = Lanton.from_config(optimizer.get_config())
+    loaded.build(second.trainable_variables)
+    assert [one.role for one in loaded.layers] == [
+        one.role for one in optimizer.layers
+    ]
