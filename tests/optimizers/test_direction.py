@@ -1,24 +1,16 @@
-"""What turns momentum into a direction."""
+"""The part before and after the LMO."""
 
 from helpers.tiers import logic
-from keras_lanton.norms.norms import Sign
 from keras_lanton.optimizers.direction import Direction
 from keras_lanton.optimizers.direction import with_changes
 
 pytestmark = logic
 
 
-class Same(Sign):
-    """An LMO that can be told apart."""
-
-    def lmo(self, B: object) -> object:
-        return ("lmo", B)
-
-
 def test_the_usual_one_is_the_lmo() -> None:
-    found, changes = Direction()(Same(), None, None, "M", [], {})
-    assert found == ("lmo", "M")
-    assert changes == {}
+    part = Direction()
+    assert part.before("M") == "M"
+    assert part.after("O", "M", None, None, [], {}) == ("O", {})
 
 
 def test_changes_leave_the_old_state_alone() -> None:
