@@ -11,8 +11,6 @@ import tomllib
 import keras
 import pytest
 
-from helpers.tiers import logic
-
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -89,7 +87,6 @@ print("RESULT", of_keras, "tensorflow" in sys.modules)
     keras.backend.backend() != "jax", reason="once for all backends"
 )
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-@logic
 def test_training_does_not_import_tensorflow(backend):
     """Neither Keras nor this package does; KerasHub does where it can."""
     if backend == "torch":
