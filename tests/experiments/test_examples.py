@@ -137,20 +137,9 @@ def interruptions():
     return KeyboardInterrupt, tf.errors.UnknownError
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        LANGUAGE[0],
-        pytest.param(LANGUAGE[1], marks=logic),
-    ],
-)
-@pytest.mark.parametrize(
-    "kill",
-    [
-        "in a step",
-        pytest.param("in a save", marks=logic),
-    ],
-)
+@logic
+@pytest.mark.parametrize("name", LANGUAGE)
+@pytest.mark.parametrize("kill", ["in a step", "in a save"])
 def test_resumed_example_equals_the_undisturbed(
     small, tmp_path, monkeypatch, capsys, name, kill
 ):
