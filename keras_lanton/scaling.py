@@ -132,8 +132,8 @@ def views(
     devices: int,
     *,
     layout: str = "data",
-    ns_steps: int = 5,
-    noise_interval: int = 10,
+    steps: int = 5,
+    interval: int = 10,
     max_temporary_bytes: int = 2**29,
 ) -> list[View]:
     """Cost of one step, by the shape of the matrices.
@@ -143,8 +143,8 @@ def views(
         devices: Number of devices, at least 1.
         layout: `"data"`: every device has all weights; `"model"`: each has
             its part of every kernel's columns or rows.
-        ns_steps: Newton-Schulz steps.
-        noise_interval: Steps from one measurement of a matrix to the next.
+        steps: Newton-Schulz steps, as in `NewtonSchulz`.
+        interval: Steps from one measurement of a matrix to the next.
         max_temporary_bytes: Memory for one stack on each device.
 
     Raises:
@@ -172,7 +172,7 @@ def views(
             # are split and not columns; and what is measured, whole, twice.
             transposed = sum(len(p) for p in whole.parts if p.transposed)
             moved = (2 * turns * devices + 2 * transposed) * area / devices
-            moved += 2 * math.ceil(len(whole) / noise_interval) * area
+            moved += 2 * math.ceil(len(whole) / interval) * area
         elif shared:
             moved = area * sum(
                 len(stack)
@@ -188,7 +188,7 @@ def views(
                 stacks=len(stacks),
                 turns=turns,
                 moved_bytes=round(moved),
-                flops=turns * ns_steps * _row_flops(whole),
+                flops=turns * steps * _row_flops(whole),
             )
         )
     return found
