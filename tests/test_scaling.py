@@ -213,7 +213,7 @@ def jax_collectives(options, rows, columns):
         optimizer.layers,
         rows * columns,
         layout="data" if columns == 1 else "model",
-        noise_interval=optimizer.noise.interval,
+        interval=optimizer.noise.interval,
     )
     return {
         "found": hlo.collectives(text),
