@@ -269,6 +269,7 @@ def test_steps_are_whole_epochs(small, monkeypatch, capsys):
 # -- cnn_images.py -----------------------------------------------------------
 
 
+@logic
 def test_cnn_learns_digits(tmp_path, monkeypatch, capsys):
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     pytest.importorskip("matplotlib", reason="the example draws")

@@ -181,6 +181,7 @@ def final_state(folder):
     return arrays
 
 
+@logic
 def test_gpt2_trains_each_optimizer_on_the_users_text(whole):
     histories = [read_history(whole.folder / n) for n in ("lanton", "adamw")]
     for history in histories:
