@@ -37,6 +37,8 @@ from experiments import token_files  # noqa: E402
 from experiments import tokens  # noqa: E402
 from experiments import training  # noqa: E402
 
+pytestmark = logic
+
 GPT2 = dataclasses.replace(
     presets.PRESETS["gpt2_demo"],
     layers=1,
@@ -103,7 +105,6 @@ class Whole:
     printed: str
 
 
-@logic
 @pytest.mark.parametrize(
     "distribution", ["data", pytest.param("model", marks=exhaustive)]
 )
@@ -181,7 +182,6 @@ def final_state(folder):
     return arrays
 
 
-@logic
 def test_gpt2_trains_each_optimizer_on_the_users_text(whole):
     histories = [read_history(whole.folder / n) for n in ("lanton", "adamw")]
     for history in histories:
@@ -291,7 +291,6 @@ def test_gpt2_resume_keeps_finished_runs(text, whole, tmp_path, capsys):
     assert len(read_history(folder / "adamw")["loss"]) == 4
 
 
-@logic
 def test_gpt2_sweep_names_the_best_rate(text, tmp_path, capsys):
     command = ["--text", *text, "--output", str(tmp_path), "--sweep"]
     pretraining.main(
@@ -303,7 +302,6 @@ def test_gpt2_sweep_names_the_best_rate(text, tmp_path, capsys):
     assert "Best for adamw: learning rate 0.01" in capsys.readouterr().out
 
 
-@logic
 @pytest.mark.usefixtures("no_sample")
 def test_gpt2_reads_openwebtext_with_gpt2s_vocabulary(
     text, tmp_path, monkeypatch
@@ -375,7 +373,6 @@ def test_gpt2_refuses_a_text_too_short(tmp_path):
         )
 
 
-@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_resumed_run_equals_the_undisturbed_run(
     text, tmp_path, monkeypatch, capsys
@@ -407,7 +404,6 @@ def test_llama_resumed_run_equals_the_undisturbed_run(
         pretraining.main([*command, "--resume", "--accumulate", "4"])
 
 
-@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_accumulated_run_is_that_of_whole_batches(
     text, tmp_path, monkeypatch
@@ -470,7 +466,6 @@ def c4(monkeypatch):
     return stream
 
 
-@logic
 @pytest.mark.usefixtures("no_sample")
 def test_llama_trains_on_as_much_of_c4_as_it_needs(c4, tmp_path, monkeypatch):
     monkeypatch.setattr(token_files, "BATCH", 5)
