@@ -298,10 +298,9 @@ class LMOOptimizer(LayerwiseOptimizer):
         gradient if that starts the momentum. The second is 1 - b1 or 0.
         AdamW has its own b1, and its momentum starts at zero.
         """
-        by_adamw = np.zeros(len(self._layout.specs), bool)
+        by_adamw = self._is_by_adamw()
         usual = np.full(len(by_adamw), 1.0 - self.beta_1)
         if self.auxiliary_adamw is not None:
-            by_adamw[self._layout.with_roles(self.adamw_roles)] = True
             usual[by_adamw] = 1.0 - self.auxiliary_adamw.beta_1
         weight = ops.convert_to_tensor(usual, "float32")
         if not self.first_gradient_starts_momentum:
@@ -332,6 +331,11 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     # AdamW, of the roles without a norm.
 
+    def _is_by_adamw(self) -> np.ndarray:
+        """Mask of the variables that AdamW updates, `(variables,)` bool."""
+        roles = self.adamw_roles
+        return np.array([s.role in roles for s in self._layout.specs], bool)
+
     def weight_decays(self) -> Tensor:
         """The decay gamma of each updated variable; AdamW may have its own.
 
@@ -342,11 +346,9 @@ class LMOOptimizer(LayerwiseOptimizer):
         part = self.auxiliary_adamw
         if part is None or part.weight_decay is None:
             return gammas
-        by_adamw = np.zeros(len(self._layout.specs), bool)
-        by_adamw[self._layout.with_roles(self.adamw_roles)] = True
         own = part.weight_decay * np.array(self._layout.decayed, "float32")
         return ops.where(
-            ops.convert_to_tensor(by_adamw),
+            ops.convert_to_tensor(self._is_by_adamw()),
             ops.convert_to_tensor(own, "float32"),
             gammas,
         )

@@ -15,6 +15,7 @@ from keras_lanton.noise.schedule import MeasurementPlan
 from keras_lanton.noise.schedule import make_groups
 from keras_lanton.noise.schedule import plan_measurements
 from keras_lanton.norms.norms import Norm
+from keras_lanton.orthogonalization.batching import is_gathered_whole
 from keras_lanton.orthogonalization.batching import stack_size
 from keras_lanton.orthogonalization.batching import temporary_bytes
 from keras_lanton.types import Tensor
@@ -97,7 +98,7 @@ def plan_work(
             interval=noise.interval,
             staggered=noise.schedule == "staggered",
             max_bytes=max_bytes,
-            **({} if devices is None else {"gathers_whole": _never}),
+            gathers_whole=is_gathered_whole if devices is None else _never,
         )
         if noise
         else ()
