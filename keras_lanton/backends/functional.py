@@ -186,6 +186,28 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
     return X * inverse, scale * ops.sqrt(squares)
 
 
+def frobenius_norm(X: Tensor) -> Tensor:
+    """The norm that `unit_norm` gives, alone.
+
+    Args:
+        X: `(..., m, n)`, any float dtype.
+
+    Returns:
+        `(..., 1, 1)` float32.
+    """
+    return unit_norm(X)[1]
+
+
+def over_hypotenuse_(X: Tensor, squares: Tensor) -> Tensor:
+    """X / sqrt(X^2 + squares).
+
+    Args:
+        X: A float32 tensor whose square is finite; may be overwritten.
+        squares: Of its shape, above 0; may be overwritten.
+    """
+    return X * ops.rsqrt(X * X + squares)
+
+
 def add_products(
     C: Tensor,
     factors: Sequence[tuple[Tensor, Tensor]],

@@ -17,6 +17,10 @@ from jax.sharding import PartitionSpec
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import add_products as add_products
+from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
+from keras_lanton.backends.functional import (
+    over_hypotenuse_ as over_hypotenuse_,
+)
 from keras_lanton.backends.functional import reduces
 from keras_lanton.backends.functional import scale_ as scale_
 from keras_lanton.backends.functional import unit_norm as unit_norm

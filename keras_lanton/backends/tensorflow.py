@@ -11,10 +11,14 @@ import tensorflow as tf
 from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import devices as devices
+from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import laid_out as laid_out
 from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import lerp_ as lerp_
+from keras_lanton.backends.functional import (
+    over_hypotenuse_ as over_hypotenuse_,
+)
 from keras_lanton.backends.functional import pieces as pieces
 from keras_lanton.backends.functional import scale_ as scale_
 from keras_lanton.backends.functional import unit_norm as unit_norm

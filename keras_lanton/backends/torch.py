@@ -156,6 +156,21 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
     return functional.unit_norm(X)
 
 
+def frobenius_norm(X: Tensor) -> Tensor:
+    """`functional.frobenius_norm`, on a CPU without a new tensor."""
+    if X.device.type == "cpu" and X.dtype == torch.float32:
+        norms = torch.linalg.vector_norm(
+            X, dim=(-2, -1), keepdim=True, dtype=torch.float64
+        )
+        return norms.float()
+    return functional.frobenius_norm(X)
+
+
+def over_hypotenuse_(X: Tensor, squares: Tensor) -> Tensor:
+    """`functional.over_hypotenuse_`, in place."""
+    return squares.addcmul_(X, X).rsqrt_().mul_(X)
+
+
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """A tensor cut into consecutive pieces along its first axis."""
     return list(torch.split(stack, list(sizes)))

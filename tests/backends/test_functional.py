@@ -35,6 +35,23 @@ def test_unpack(wrap: Callable[..., object], count: int) -> None:
     np.testing.assert_array_equal(np.array(found, "float32"), vectors)
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_frobenius_norm(scale: float) -> None:
+    X = numbers(2, 3, 5)
+    found = backend.frobenius_norm(ops.convert_to_tensor(np.float32(scale) * X))
+    wanted = np.linalg.norm(X, axis=(1, 2), keepdims=True)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found) / np.float32(scale), wanted, rtol=1e-6
+    )
+
+
+def test_over_hypotenuse() -> None:
+    X, squares = numbers(2, 3, 5), numbers(2, 3, 5) ** 2 + 0.1
+    given = map(ops.convert_to_tensor, (X.copy(), squares.copy()))
+    found = ops.convert_to_numpy(backend.over_hypotenuse_(*given))
+    np.testing.assert_allclose(found, X / np.hypot(X, squares**0.5), rtol=1e-6)
+
+
 @pytest.mark.parametrize("wrap", [traced, lambda function: function])
 @pytest.mark.parametrize("sizes", [[3], [1, 2, 1], [1] * 40])
 def test_pieces(wrap: Callable[..., object], sizes: list[int]) -> None:
