@@ -293,7 +293,9 @@ PAPER: Mapping[str, Any] = {
     "beta_1": 0.95,
     "embedding_scale": 300.0,
     "nesterov": False,
-    "noise": NoiseAdaptiveRate(alpha=0.3, group_reduction="max"),
+    "noise": NoiseAdaptiveRate(
+        alpha=0.3, within_matrices=False, group_reduction="max"
+    ),
 }
 
 

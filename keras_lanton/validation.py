@@ -118,6 +118,7 @@ _NEWTON_SCHULZ = "newton_schulz=NewtonSchulz({}=...)"
 _ADAMW = "auxiliary_adamw=AuxiliaryAdamW({}=...)"
 MOVED = {
     "alpha": _NOISE.format("alpha"),
+    "within_matrices": _NOISE.format("within_matrices"),
     "alpha_unit": _NOISE.format("alpha_unit"),
     "group_reduction": _NOISE.format("group_reduction"),
     "beta_2": _NOISE.format("beta_2"),

@@ -92,6 +92,10 @@ def newton_schulz(matrix, rows, steps):
     return x
 
 
+# Of the momentum's mean square beside the variances of rows and columns.
+SIGNAL_WEIGHT = 0.1
+
+
 def exact_polar(matrix):
     u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     kept = s > s[0] * 1e-12 if s[0] > 0.0 else s > 0.0
@@ -128,6 +132,7 @@ class Oracle:
         beta_1=0.95,
         beta_2=0.9,
         alpha=0.3,
+        within_matrices=False,
         alpha_unit="group_noise",
         group_reduction="max",
         noise_interval=10,
@@ -156,6 +161,7 @@ class Oracle:
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.alpha = alpha
+        self.within_matrices = within_matrices
         self.alpha_unit = alpha_unit
         self.group_reduction = group_reduction
         self.noise_interval = noise_interval
@@ -191,6 +197,9 @@ class Oracle:
         self.noise = [np.zeros(len(one.matrices())) for one in layers]
         self.ratios = [np.ones(len(one.matrices())) for one in layers]
         self.counts = [np.zeros(len(one.matrices())) for one in layers]
+        # Mean squares of the samples' rows and of their columns.
+        self.rows = [[0.0 for _ in one.matrices()] for one in layers]
+        self.columns = [[0.0 for _ in one.matrices()] for one in layers]
 
     def step(self, gradients, weights, learning_rate):
         weights = [np.array(w, dtype=np.float64) for w in weights]
@@ -254,7 +263,9 @@ class Oracle:
             for number, positions in enumerate(layer.matrices()):
                 rate = self.learning_rate * self.ratios[index][number]
                 x[positions] += rate * self._scaled_lmo(
-                    layer, m.ravel()[positions]
+                    layer,
+                    m.ravel()[positions],
+                    self._entry_variance(index, number),
                 )
             weights[index] = x.reshape(layer.shape)
         if self.momentum_dtype is not None:
@@ -313,23 +324,60 @@ class Oracle:
             if self.previous[index] is None:
                 return
             sample = gradient - self.previous[index]
+        if self.alpha_unit == "signal" and self.momentum[index] is None:
+            return
         layer = self.layers[index]
         for number, positions in enumerate(layer.matrices()):
             if not self._measures(self.turns[index][number]):
                 continue
             self.counts[index][number] += 1
             d = self._dual_norm(layer, sample.ravel()[positions])
+            if self.alpha_unit == "signal":
+                last = self.momentum[index].ravel()[positions]
+                d = d / self._dual_norm(layer, last)
             self.noise[index][number] = (
                 self.beta_2 * self.noise[index][number]
                 + (1.0 - self.beta_2) * d**2
             )
+            squares = sample.ravel()[positions] ** 2
+            for means, axis in ((self.rows, 1), (self.columns, 0)):
+                means[index][number] = self.beta_2 * means[index][number] + (
+                    1.0 - self.beta_2
+                ) * squares.mean(axis=axis)
+
+    def _entry_variance(self, index, number):
+        """V of a matrix' entries, in units of one gradient; None if unknown."""
+        n = self.counts[index][number]
+        if not self.within_matrices or n == 0:
+            return None
+        rows, columns = self.rows[index][number], self.columns[index][number]
+        b = self.beta_1
+        sample = {
+            "previous_gradient": 2.0,
+            "independent_gradient": 4.0,
+            "momentum": 1.0 + (1.0 - b) / (1.0 + b),
+        }[self.noise_reference]
+        scale = (1.0 - self.beta_2**n) * sample
+        return np.outer(rows, columns) / np.mean(rows) / scale
+
+    def _momentum_variance(self):
+        """That of M over that of one gradient, from the weights in M."""
+        weights = (1.0 - self.beta_1) * self.beta_1 ** np.arange(2000)
+        if self.nesterov:
+            weights *= self.beta_1
+            weights[0] += 1.0 - self.beta_1
+        return np.sum(weights**2)
 
     def _set_ratios(self):
-        for role in {layer.role for layer in self.layers}:
+        if self.alpha is None:
+            return
+        roles = {layer.role for layer in self.layers}
+        in_signal = self.alpha_unit == "signal"
+        for group in [roles] if in_signal else [{role} for role in roles]:
             members = [
                 (index, number)
                 for index, layer in enumerate(self.layers)
-                if layer.role == role
+                if layer.role in group
                 for number in range(len(self.noise[index]))
             ]
             for index, number in members:
@@ -375,15 +423,24 @@ class Oracle:
             return np.sum(np.abs(d))
         return math.sqrt(d.size) * np.linalg.norm(d)
 
-    def _scaled_lmo(self, layer, m):
+    def _scaled_lmo(self, layer, m, variance=None):
         """s O_t: the linear minimization oracle times the step scale."""
         d_in, d_out = m.shape
         if layer.role == "hidden":
+            if variance is not None:
+                rows, columns = variance.mean(axis=1), variance.mean(axis=0)
+                rows = rows + SIGNAL_WEIGHT * np.mean(m**2)
+                columns = columns + SIGNAL_WEIGHT * np.mean(m**2)
+                m = m / np.sqrt(np.outer(rows, columns))
             if self.step_scale == "operator":
                 return -math.sqrt(d_out / d_in) * self._polar(m)
             scale = self.hidden_scale * math.sqrt(max(d_in, d_out))
             return -scale * self._polar(m)
         if layer.role == "embedding":
+            if variance is not None:
+                noise = self._momentum_variance() * variance
+                shrunk = m / np.sqrt(m**2 + noise)
+                return -self.embedding_scale * shrunk / d_in
             return -self.embedding_scale * np.sign(m) / d_in
         if self.vector_norm == "sign":
             return -self.vector_scale * np.sign(m)

@@ -272,6 +272,33 @@ CASES = {
         "weight_decay_exclude": ["bias", "^norm/", "embeddings$"],
         "noise_interval": 1,
     },
+    "within": {**DEFAULTS, "within_matrices": True, "noise_interval": 3},
+    "within_alone": {
+        "within_matrices": True,
+        "alpha": None,
+        "group_reduction": "mean",
+        "noise_schedule": "interval",
+        "noise_interval": 1,
+    },
+    "signal": {
+        **DEFAULTS,
+        "alpha_unit": "signal",
+        "within_matrices": True,
+        "noise_interval": 2,
+    },
+    "signal_momentum": {
+        "alpha_unit": "signal",
+        "noise_reference": "momentum",
+        "noise_interval": 1,
+        "noise_estimator": "svd",
+    },
+    "within_momentum": {
+        "within_matrices": True,
+        "noise_reference": "momentum",
+        "noise_interval": 2,
+        "max_temporary_bytes": 1000,
+        "beta_1": 0.8,
+    },
     # Halves of the momentum are rounded after the step: no looser check.
     "half_momentum": {"momentum_dtype": "bfloat16", "noise_interval": 1},
     "adamw": DEFAULTS,
@@ -292,10 +319,23 @@ CASES = {
 
 
 # The paper's own, and the constructor's.
-ALL_VIEWS = ("defaults", "previous", "newton_schulz", "numbers", "adamw")
+ALL_VIEWS = (
+    "defaults",
+    "previous",
+    "newton_schulz",
+    "numbers",
+    "adamw",
+    "within",
+)
 # On every backend: the defaults with all views, then each other reference and
 # schedule, estimator, reduction and norm at least once.
-EVERYWHERE = ("adamw", "interval_momentum", "momentum", "polar_express")
+EVERYWHERE = (
+    "adamw",
+    "interval_momentum",
+    "momentum",
+    "polar_express",
+    "within",
+)
 
 
 @logic
@@ -332,6 +372,9 @@ INDEPENDENT = {
         (2, {"noise_interval": 1, "nesterov": True}),
         pytest.param(
             4, {"noise_interval": 3, "group_reduction": "mean"}, marks=logic
+        ),
+        pytest.param(
+            4, {"noise_interval": 1, "within_matrices": True}, marks=logic
         ),
     ],
 )

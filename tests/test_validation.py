@@ -47,7 +47,8 @@ WRONG = {
         "ema_overwrite_frequency": [0, 1.5],
     },
     NoiseAdaptiveRate: {
-        "alpha": [0, 0.0, -1, NAN, float("inf"), None, "0.3"],
+        "alpha": [0, 0.0, -1, NAN, float("inf"), "0.3"],
+        "within_matrices": [0, None, "yes"],
         "alpha_unit": ["relative", None, 1],
         "group_reduction": ["min", None, 1],
         "beta_2": [-0.1, 1.0, NAN, "0.9", None],
@@ -130,6 +131,11 @@ def test_a_flat_argument_is_refused_with_its_place(
     [
         (NoiseAdaptiveRate, {"rank": 6}, "rank"),
         (NoiseAdaptiveRate, {"power_iterations": 1}, "power_iterations"),
+        (
+            NoiseAdaptiveRate,
+            {"alpha": None, "group_reduction": "max"},
+            "group_reduction='max'",
+        ),
         (
             NoiseAdaptiveRate,
             {"previous_gradient_dtype": "bfloat16", "reference": "momentum"},

@@ -1,4 +1,8 @@
-"""The noise-adaptive rate as a part: lines 7 to 9 of Algorithm 1."""
+"""The noise-adaptive rate as a part: lines 7 to 9 of Algorithm 1.
+
+With `within_matrices` the noise of rows and columns is measured on the same
+samples, and line 6 sees the momentum in units of it.
+"""
 
 import dataclasses
 import functools
@@ -14,37 +18,43 @@ from keras import ops
 from keras_lanton import backends
 from keras_lanton.noise.formulas import group_noise
 from keras_lanton.noise.formulas import layer_ratio
+from keras_lanton.noise.formulas import momentum_variance
 from keras_lanton.noise.formulas import noise_factor
+from keras_lanton.noise.formulas import sample_variance
 from keras_lanton.noise.formulas import update_noise
+from keras_lanton.noise.schedule import Lines
 from keras_lanton.noise.schedule import MeasurementGroup
 from keras_lanton.noise.schedule import MeasurementPlan
+from keras_lanton.norms.entry_noise import EntryNoise
+from keras_lanton.norms.entry_noise import line_rms
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
 from keras_lanton.norms.nuclear_norm import svd_nuclear_norm
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
-from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import DECAY
 from keras_lanton.validation import DTYPES
 from keras_lanton.validation import STEPS
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import Part
+from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
 from keras_lanton.variables.layout import VariableLayout
 
 backend = backends.load()
 
+LARGEST_NOISE = 1e30  # in units of the signal
 CHOICES = {
-    "alpha_unit": ("group_noise", "absolute"),
+    "alpha_unit": ("group_noise", "absolute", "signal"),
     "group_reduction": ("max", "mean"),
     "schedule": ("staggered", "interval"),
     "reference": ("previous_gradient", "independent_gradient", "momentum"),
     "estimator": ("lanczos", "newton_schulz", "randomized_svd", "svd"),
 }
 NUMBERS: Numbers = {
-    "alpha": ABOVE_0,
+    "alpha": ("None or a number above 0", lambda x: x > 0, False),
     "beta_2": DECAY,
     "interval": STEPS,
     "rank": ("None or an integer of at least 1", lambda x: x >= 1, True),
@@ -67,13 +77,24 @@ class NoiseAdaptiveRate(Part):
         a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
         eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
 
-    A group is all matrices of one role. D_t is the noise sample.
+    A group is all matrices of one role, or all there are with
+    `alpha_unit="signal"`. D_t is the noise sample.
+
+    With `within_matrices`, line 6 sees each entry of the momentum in units of
+    its noise, whose variance is factored by rows and columns. Hidden matrices
+    are whitened: M / sqrt(V + mean(M^2)), V the variance of the gradient's
+    noise. In tables and heads M / sqrt(M^2 + V_M) takes the place of sign(M),
+    V_M the variance of the momentum's noise. Other roles stay as they are.
 
     Args:
         alpha: Above 0: how much noise a matrix may have before it is slowed
-            down. Smaller adapts more.
+            down. Smaller adapts more. None: all matrices have the rate eta_t.
+        within_matrices: Whether the noise of rows and columns is measured too,
+            and line 6 sees the momentum in units of it.
         alpha_unit: `"group_noise"`: alpha is in units of the group's RMS
-            noise; `"absolute"`: in the units of the dual norm, as printed.
+            noise; `"absolute"`: in the units of the dual norm, as printed;
+            `"signal"`: H is measured in units of the squared dual norm of the
+            matrix' own momentum B_{t-1}, and all matrices are one group.
         group_reduction: `"max"`: rates relative to the quietest matrix, as
             printed; `"mean"`: relative to the group's mean, so that the mean
             rate stays eta_t.
@@ -107,11 +128,13 @@ class NoiseAdaptiveRate(Part):
         >>> Lanton(noise=NoiseAdaptiveRate(alpha=0.3))
 
     References:
-        Hao et al., arXiv 2510.14009, Algorithm 1.
+        Hao et al., arXiv 2510.14009, Algorithm 1. Noise within matrices is not
+        the paper's: docs/deviations.md.
     """
 
-    alpha: float = 1.0
+    alpha: float | None = 1.0
     _: dataclasses.KW_ONLY
+    within_matrices: bool = False
     alpha_unit: str = "group_noise"
     group_reduction: str = "mean"
     beta_2: float = 0.9
@@ -126,9 +149,17 @@ class NoiseAdaptiveRate(Part):
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             check_choice(name, getattr(self, name), allowed)
+        check_bool("within_matrices", self.within_matrices)
         check_numbers(NUMBERS, **{n: getattr(self, n) for n in NUMBERS})
         for name in ("rank", "power_iterations"):
             self._check_belongs(name, "estimator", "randomized_svd")
+        if self.alpha is None and self.group_reduction != "mean":
+            raise ValueError(
+                "`group_reduction` belongs to an `alpha`: without one all "
+                "matrices have the base rate. "
+                f"Received: group_reduction={self.group_reduction!r}, "
+                "alpha=None"
+            )
         dtype = self.previous_gradient_dtype
         if dtype is not None:
             check_choice("previous_gradient_dtype", dtype, DTYPES, also="None")
@@ -175,6 +206,11 @@ class NoiseAdaptiveRate(Part):
                 power_iterations=2 if iterations is None else iterations,
             ),
         }[self.estimator]
+
+    @property
+    def line_roles(self) -> tuple[str, ...]:
+        """Roles whose rows and columns are measured."""
+        return ("hidden", "embedding") if self.within_matrices else ()
 
     # State.
 
@@ -225,15 +261,16 @@ class NoiseAdaptiveRate(Part):
 
         Returns:
             Ratios `(matrices,)` float32, and the changed entries of the state:
-            `"noise"`, `"measurements"`, and the gradients that the next step
-            compares with, if it does.
+            `"noise"`, `"measurements"`, `"line_noise"` with
+            `within_matrices`, and the gradients that the next step compares
+            with, if it does.
         """
         if not plan.groups:
             return ops.ones_like(state["noise"]), {}
         due = self.due_chunks(plan, t)
-        d = self.sample(plan, norms, G, B_last, state, due)
+        outputs = self.sample(plan, norms, G, B_last, state, due)
         measured = self.measured(plan, due, state["last_step"], active, t)
-        new = self.accumulate(state, d, measured)
+        new = self.accumulate(plan, state, outputs, measured)
         if "previous_gradient" in state:
             new["previous_gradient"] = self.store_reference(
                 plan, G, state["previous_gradient"], active, t
@@ -265,7 +302,7 @@ class NoiseAdaptiveRate(Part):
         state: State,
         due: Tensor,
     ) -> Tensor:
-        """Dual norms of the noise samples D_t of the due chunks.
+        """Dual norms, and lines, of the noise samples D_t of the due chunks.
 
         Args:
             plan: The measurement groups.
@@ -276,27 +313,33 @@ class NoiseAdaptiveRate(Part):
             due: From `due_chunks`.
 
         Returns:
-            `(matrices,)` float32; any number for matrices that are not due.
+            `(outputs,)` float32, as `plan.placement` has them.
         """
-        duals = []
+        outputs = []
         pairs = zip(plan.groups, *backend.unpack(due), strict=True)
         for k, (group, chunk) in enumerate(pairs):
-            dual = functools.partial(
-                self._dual, norms[group.role], group, k, chunk, G, B_last, state
+            measure = functools.partial(
+                self._measure,
+                norms[group.role],
+                group,
+                k,
+                chunk,
+                G,
+                B_last,
+                state,
             )
-            duals.append(
+            outputs.append(
                 backend.cond(
                     chunk < len(group.chunks),
-                    dual,
-                    functools.partial(ops.zeros, (group.size,)),
+                    measure,
+                    functools.partial(ops.zeros, (group.outputs,)),
                 )
                 if group.pauses
-                else dual()
+                else measure()
             )
-        d = ops.take(ops.concatenate(duals), plan.placement.columns)
-        return ops.convert_to_tensor(plan.layout.transpose_scale) * d
+        return ops.concatenate(outputs)
 
-    def _dual(
+    def _measure(
         self,
         norm: Norm,
         group: MeasurementGroup,
@@ -306,14 +349,37 @@ class NoiseAdaptiveRate(Part):
         B_last: Sequence[Tensor],
         state: State,
     ) -> Tensor:
-        """Dual norms of D_t in a chunk of group k, `(size,)`."""
+        """Dual norms of D_t in a chunk of group k, then its lines."""
+        D = self._sample(group, k, chunk, G, B_last, state)
+        d = norm.dual(D)
+        if self.alpha_unit == "signal":
+            signal = norm.dual(_chunk(group, chunk, B_last))
+            d = d / ops.where(signal > 0, signal, 1.0)
+            d = ops.minimum(d, LARGEST_NOISE)
+        if not group.has_lines:
+            return d
+        rows, columns = line_rms(D)
+        return ops.concatenate(
+            [d, ops.reshape(rows, (-1,)), ops.reshape(columns, (-1,))]
+        )
+
+    def _sample(
+        self,
+        group: MeasurementGroup,
+        k: int,
+        chunk: Any,
+        G: Sequence[Tensor],
+        B_last: Sequence[Tensor],
+        state: State,
+    ) -> Tensor:
+        """D_t of a chunk of group k, of the group's shape."""
         if self.reference == "independent_gradient":
-            return norm.dual(_chunk(group, chunk, state["gradient_difference"]))
+            return _chunk(group, chunk, state["gradient_difference"])
         if self.reference == "momentum":
             before = _chunk(group, chunk, B_last)
         else:
             before = ops.cast(state["previous_gradient"][k], "float32")
-        return norm.dual(_chunk(group, chunk, G) - before)
+        return _chunk(group, chunk, G) - before
 
     def measured(
         self,
@@ -336,9 +402,9 @@ class NoiseAdaptiveRate(Part):
             `(matrices,)` bool.
         """
         comparable = active
-        if self.reference == "momentum":
+        if self.alpha_unit == "signal" or self.reference == "momentum":
             comparable = ops.logical_and(active, last_step > 0)
-        elif self.reference == "previous_gradient":
+        if self.reference == "previous_gradient":
             # Only the immediately preceding gradient will do.
             known = ops.logical_and(active, last_step > 0)
             comparable = ops.logical_and(known, last_step == t - 1)
@@ -349,23 +415,42 @@ class NoiseAdaptiveRate(Part):
             ops.take(comparable, plan.layout.variable_of_matrix),
         )
 
-    def accumulate(self, state: State, d: Tensor, measured: Tensor) -> State:
+    def accumulate(
+        self,
+        plan: MeasurementPlan,
+        state: State,
+        outputs: Tensor,
+        measured: Tensor,
+    ) -> State:
         """The noise after this step [Alg. 1, line 7].
 
         Args:
+            plan: The measurement groups.
             state: The state before this step.
-            d: Dual norms of the noise samples, `(matrices,)`.
+            outputs: From `sample`.
             measured: Which matrices were measured, `(matrices,)` bool.
 
         Returns:
-            The new `"noise"` (sqrt(H_t)) and `"measurements"`.
+            The new `"noise"` (sqrt(H_t)) and `"measurements"`, and likewise
+            `"line_noise"` where rows and columns are measured.
         """
+        place = plan.placement
+        d = ops.take(outputs, place.columns)
+        if self.alpha_unit != "signal":  # which has no unit
+            d = ops.convert_to_tensor(plan.layout.transpose_scale) * d
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         count = state["measurements"] + ops.cast(measured, "int32")
-        return {
+        new = {
             "noise": ops.where(measured, noise, state["noise"]),
             "measurements": count,
         }
+        if "line_noise" in state:
+            old = state["line_noise"]
+            lines = ops.take(outputs, place.line_columns)
+            lines = update_noise(old, lines, beta_2=self.beta_2)
+            due = ops.take(measured, place.line_matrices)
+            new["line_noise"] = ops.where(due, lines, old)
+        return new
 
     def store_reference(
         self,
@@ -413,8 +498,13 @@ class NoiseAdaptiveRate(Part):
         Returns:
             `(matrices,)` float32.
         """
+        if self.alpha is None:
+            return ops.ones_like(noise)
         noise = self.comparable_noise(noise, measurements)
-        groups = [ops.convert_to_tensor(mask) for mask in layout.role_masks]
+        masks = layout.role_masks
+        if self.alpha_unit == "signal":
+            masks = (np.any(np.array(masks), axis=0),)
+        groups = [ops.convert_to_tensor(mask) for mask in masks]
         alpha = self.alpha
         if self.alpha_unit == "group_noise":
             alpha = alpha * group_noise(noise, groups=groups)
@@ -436,9 +526,40 @@ class NoiseAdaptiveRate(Part):
         """
         if self.schedule == "interval":
             return noise
+        return noise / self._debias(measurements)
+
+    def _debias(self, measurements: Tensor) -> Tensor:
+        """sqrt(1 - b2^n): what n measurements leave of sqrt(H), at 0 first."""
         n = ops.cast(measurements, "float32")
-        return noise / ops.sqrt(
-            ops.where(n > 0, 1.0 - ops.power(self.beta_2, n), 1.0)
+        return ops.sqrt(ops.where(n > 0, 1.0 - ops.power(self.beta_2, n), 1.0))
+
+    # Within matrices.
+
+    def entry_noise(
+        self, lines: Lines, state: State, *, beta_1: float, nesterov: bool
+    ) -> EntryNoise:
+        """The noise of the entries of a stack's matrices.
+
+        Args:
+            lines: Where the state has the stack's lines.
+            state: The state, with this step's measurements.
+            beta_1: Decay of the momentum.
+            nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
+        """
+        count = ops.take(state["measurements"], lines.matrices)
+        # Of the sample, over one gradient's.
+        unit = (
+            self._debias(count) * sample_variance(self.reference, beta_1) ** 0.5
+        )
+        rows, columns = (
+            ops.take(state["line_noise"], numbers) / unit[:, None]
+            for numbers in (lines.rows, lines.columns)
+        )
+        return EntryNoise(
+            rows=rows,
+            columns=columns,
+            known=count > 0,
+            momentum_share=momentum_variance(beta_1, nesterov) ** 0.5,
         )
 
 

@@ -95,6 +95,39 @@ def layer_ratio(
     return ops.where(noise > 0, result, 1.0)
 
 
+def momentum_variance(beta_1: float, nesterov: bool) -> float:
+    """Variance of the momentum's noise over that of one gradient.
+
+    Of B = (1 - b1) sum of b1^k G_{t-k}, or b1 B + (1 - b1) G_t, after many
+    steps of independent noise.
+
+    Args:
+        beta_1: Decay of the momentum, in [0, 1).
+        nesterov: Whether it is b1 B + (1 - b1) G_t.
+    """
+    b = beta_1
+    variance = (1.0 - b) / (1.0 + b)
+    if not nesterov:
+        return variance
+    # The weight of G_t in b1 B is b1 (1 - b1); it gets 1 - b1 more.
+    return b**2 * variance + (1.0 - b) ** 2 * (1.0 + 2.0 * b)
+
+
+def sample_variance(reference: str, beta_1: float) -> float:
+    """Variance of a noise sample D_t over that of the noise of G_t.
+
+    Args:
+        reference: As in `NoiseAdaptiveRate`.
+        beta_1: Decay of the momentum, in [0, 1).
+    """
+    return {
+        "previous_gradient": 2.0,
+        # Two means, each of half of the micro-batches.
+        "independent_gradient": 4.0,
+        "momentum": 1.0 + momentum_variance(beta_1, False),
+    }[reference]
+
+
 def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
     measured = ops.logical_and(member, noise > 0)
     count = ops.sum(ops.cast(measured, "float32"))

@@ -37,6 +37,7 @@ class MeasurementGroup:
         pauses: Whether there are steps on which no chunk is measured.
         gathers_whole: Whether the whole stack is gathered as fast as a chosen
             chunk.
+        has_lines: Whether the noise of rows and columns is measured too.
     """
 
     size: int
@@ -45,6 +46,7 @@ class MeasurementGroup:
     offset: int
     pauses: bool
     gathers_whole: bool
+    has_lines: bool = False
 
     @property
     def role(self) -> str:
@@ -55,6 +57,16 @@ class MeasurementGroup:
     def shape(self) -> tuple[int, int, int]:
         """The shape of a chunk."""
         return self.size, self.chunks[0].rows, self.chunks[0].columns
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers the measurement of a chunk gives.
+
+        First a dual norm for each matrix; then, if rows and columns are
+        measured, all rows of all matrices, and all columns.
+        """
+        lines = self.stack.rows + self.stack.columns if self.has_lines else 0
+        return self.size * (1 + lines)
 
     def gather(self, i: int, tensors: Sequence[Tensor]) -> Tensor:
         """Chunk i of the variables' tensors, zero-padded to `shape`.
@@ -92,6 +104,7 @@ def make_groups(
     staggered: bool,
     max_bytes: int,
     gathers_whole: Callable[[Stack], bool] = is_gathered_whole,
+    line_roles: Sequence[str] = (),
 ) -> list[MeasurementGroup]:
     """Measurement groups of all matrices, with steps of even work.
 
@@ -101,6 +114,7 @@ def make_groups(
         staggered: Whether chunks are measured on different steps.
         max_bytes: Memory for the temporaries of one chunk.
         gathers_whole: Whether a stack is gathered whole.
+        line_roles: Roles whose rows and columns are measured.
 
     Returns:
         One group per stack of equal views, more where the stack is so large
@@ -129,6 +143,7 @@ def make_groups(
             offset=offset,
             pauses=len(chunks) < interval,
             gathers_whole=gathers_whole(stack),
+            has_lines=stack.role in line_roles,
         )
     return [groups[i] for i in range(len(stacks))]
 
@@ -152,15 +167,25 @@ def _cost(stack: Stack) -> float:
 class Placement:
     """The place of each matrix in the groups, `(matrices,)` int32 each.
 
+    A line is a row or a column of a matrix; lines of all matrices are kept in
+    one row, `(lines,)`.
+
     Args:
         groups: Number of its group; 0 for matrices that are in none.
         chunks: Number of its chunk in the group; -1 for those in none.
-        columns: Its place in the due chunks of all groups, concatenated.
+        columns: Its place in the outputs of all groups, concatenated.
+        line_matrices: Matrix of each line, `(lines,)`.
+        line_columns: Place of each line in the outputs, `(lines,)`.
+        first_lines: Number of each matrix' first row; its other rows follow,
+            then its columns. -1 without lines.
     """
 
     groups: np.ndarray
     chunks: np.ndarray
     columns: np.ndarray
+    line_matrices: np.ndarray
+    line_columns: np.ndarray
+    first_lines: np.ndarray
 
 
 def find_placement(
@@ -175,16 +200,95 @@ def find_placement(
     count = sum(spec.batch for spec in specs)
     found = np.zeros((3, count), "int32")
     found[1] = -1
-    start = 0
+    first_lines = np.full(count, -1, "int32")
+    line_matrices, line_columns = [_NO_LINES], [_NO_LINES]
+    start = lines = 0
     for k, group in enumerate(groups):
         numbers = np.arange(len(group.stack))
-        found[:, positions(group.stack, specs)] = (
+        matrices = positions(group.stack, specs)
+        found[:, matrices] = (
             np.full_like(numbers, k),
             numbers // group.size,
             start + numbers % group.size,
         )
-        start += group.size
-    return Placement(groups=found[0], chunks=found[1], columns=found[2])
+        if group.has_lines:
+            places = _line_places(group, start)
+            length = places.shape[1]
+            first_lines[matrices] = lines + length * numbers
+            line_matrices.append(np.repeat(matrices, length))
+            line_columns.append(places.ravel())
+            lines += places.size
+        start += group.outputs
+    return Placement(
+        groups=found[0],
+        chunks=found[1],
+        columns=found[2],
+        line_matrices=np.concatenate(line_matrices),
+        line_columns=np.concatenate(line_columns),
+        first_lines=first_lines,
+    )
+
+
+_NO_LINES = np.zeros(0, "int32")
+
+
+def _line_places(group: MeasurementGroup, start: int) -> np.ndarray:
+    """Places of the lines of a group's matrices in the outputs.
+
+    Args:
+        group: The group.
+        start: Place of the group's first output.
+
+    Returns:
+        `(matrices, rows + columns)` int32.
+    """
+    rows, columns = group.stack.rows, group.stack.columns
+    numbers = np.arange(len(group.stack))[:, None] % group.size
+    start_rows = start + group.size
+    start_columns = start_rows + group.size * rows
+    return np.concatenate(
+        [
+            start_rows + rows * numbers + np.arange(rows),
+            start_columns + columns * numbers + np.arange(columns),
+        ],
+        axis=1,
+    ).astype("int32")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Lines:
+    """The lines of a stack's matrices in the state.
+
+    Args:
+        matrices: Numbers of the matrices, `(n,)` int32.
+        rows: Numbers of their rows, `(n, rows)` int32.
+        columns: Numbers of their columns, `(n, columns)` int32.
+    """
+
+    matrices: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def lines_of(
+    stack: Stack, matrices: np.ndarray, placement: Placement
+) -> Lines | None:
+    """Where the state has a stack's lines; None where it has none.
+
+    Args:
+        stack: A stack.
+        matrices: Numbers of its matrices, `(n,)`.
+        placement: The place of all matrices.
+    """
+    first = placement.first_lines[matrices][:, None]
+    if (first < 0).any():
+        return None
+    columns = first + stack.rows
+    return Lines(
+        matrices=matrices,
+        rows=(first + np.arange(stack.rows)).astype("int32"),
+        columns=(columns + np.arange(stack.columns)).astype("int32"),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -26,6 +26,7 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.backends.functional import Devices
+from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.nuclear_norm import inner_products
 from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.dispatch import polar_factor
@@ -48,6 +49,18 @@ class Norm(abc.ABC):
         Returns:
             `(batch, d_in, d_out)`, float32; zero where B is zero.
         """
+
+    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
+        """The LMO of B whose entries have noise; here the LMO.
+
+        Args:
+            B: As in `lmo`.
+            noise: The noise of its entries.
+
+        Returns:
+            As `lmo`.
+        """
+        return self.lmo(B)
 
     @abc.abstractmethod
     def dual(self, D: Tensor) -> Tensor:
@@ -99,6 +112,10 @@ class Spectral(Norm):
             return lmo(B)
         return backend.share_out(lmo, B, self.devices)
 
+    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
+        """The LMO of B in units of its noise."""
+        return self.lmo(noise.whiten(B))
+
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
         d_in, d_out = D.shape[-2:]
@@ -138,6 +155,10 @@ class Sign(Norm):
         """-sign(B) / d_in [Alg. 1, line 6]."""
         signs = ops.cast(ops.sign(B), "float32")
         return backend.scale_(signs, -1.0 / B.shape[-2])
+
+    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
+        """-B / sqrt(B^2 + its noise^2) / d_in: smaller where B is noise."""
+        return backend.scale_(noise.shrink_signs(B), -1.0 / B.shape[-2])
 
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""

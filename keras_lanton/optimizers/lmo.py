@@ -5,6 +5,8 @@ of each role, the noise-adaptive rate, Newton-Schulz, AdamW for the other
 roles, how the momentum starts, and the direction.
 """
 
+import functools
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +20,7 @@ from keras_lanton.backends.functional import Devices
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.noise.report import NoiseSnapshot
 from keras_lanton.noise.report import report_noise
+from keras_lanton.noise.schedule import Lines
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
@@ -196,10 +199,17 @@ class LMOOptimizer(LayerwiseOptimizer):
         )
         if self.noise is None:
             return {}
-        kept = self.noise.buffers(self._work.measurements)
-        return {
+        plan = self._work.measurements
+        kept = self.noise.buffers(plan)
+        made = {
             "noise": Buffer((layout.matrices,), "float32"),
             "measurements": Buffer((layout.matrices,), "int32"),
+        }
+        lines = len(plan.placement.line_matrices)
+        if lines:
+            made["line_noise"] = Buffer((lines,), "float32")
+        return {
+            **made,
             **{n: [Buffer(*one) for one in ones] for n, ones in kept.items()},
         }
 
@@ -221,8 +231,9 @@ class LMOOptimizer(LayerwiseOptimizer):
             G: Gradients, one per variable, shaped as the weights.
             X: Weights, likewise; may be overwritten.
             state: `"momentum"`, `"last_step"`; with AdamW `"velocity"` (of
-                its variables); with noise `"noise"`, `"measurements"` and, by
-                its reference, `"previous_gradient"` (one chunk per group) or
+                its variables); with noise `"noise"`, `"measurements"`,
+                `"line_noise"` (if rows and columns are measured) and, by its
+                reference, `"previous_gradient"` (one chunk per group) or
                 `"gradient_difference"`; may be overwritten.
             active: Which variables have a gradient, `(variables,)` bool.
             eta: Learning rate, float32 scalar.
@@ -255,11 +266,14 @@ class LMOOptimizer(LayerwiseOptimizer):
         # Line 6: O_t. Line 10: X_{t+1}. One stack after the other, which keeps
         # memory low where steps are eager.
         X = list(X)
-        for stack, matrices in work.stacks:
+        for (stack, matrices), lines in zip(
+            work.stacks, work.lines, strict=True
+        ):
             M = work.gather(
                 stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
-            O = work.norms[stack.role].lmo(self._direction.before(M))
+            lmo = self._choose_lmo(stack.role, lines, new)
+            O = lmo(self._direction.before(M))
             O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
             update_stack_(X, stack, O, ops.take(rates, matrices), decay_factor)
@@ -288,6 +302,18 @@ class LMOOptimizer(LayerwiseOptimizer):
             active=active,
             t=t,
         )
+
+    def _choose_lmo(
+        self, role: str, lines: Lines | None, state: State
+    ) -> Callable[[Tensor], Tensor]:
+        """The LMO of a stack, by the noise of its entries if it is measured."""
+        norm = self._work.norms[role]
+        if self.noise is None or lines is None:
+            return norm.lmo
+        noise = self.noise.entry_noise(
+            lines, state, beta_1=self.beta_1, nesterov=self.nesterov
+        )
+        return functools.partial(norm.noisy_lmo, noise=noise)
 
     def _momentum_weights(
         self, last_step: Tensor, mask: Tensor

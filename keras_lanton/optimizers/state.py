@@ -122,7 +122,9 @@ def _impossible(
 ) -> np.ndarray:
     """Mask of the entries of a saved value that no run can give."""
     bad = np.zeros(value.shape, bool)
-    is_noise = variable is state.by_name.get("noise")
+    is_noise = any(
+        variable is state.by_name.get(name) for name in ("noise", "line_noise")
+    )
     if value.dtype.kind in "iu" or is_noise:
         bad |= value < 0
     if variable.name == "learning_rate" or (skips and is_noise):

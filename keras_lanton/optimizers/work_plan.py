@@ -11,7 +11,9 @@ import numpy as np
 from keras_lanton import backends
 from keras_lanton.backends.functional import Devices
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.noise.schedule import Lines
 from keras_lanton.noise.schedule import MeasurementPlan
+from keras_lanton.noise.schedule import lines_of
 from keras_lanton.noise.schedule import make_groups
 from keras_lanton.noise.schedule import plan_measurements
 from keras_lanton.norms.norms import Norm
@@ -36,6 +38,8 @@ class WorkPlan:
         norms: Norm of each role that has one.
         stacks: Stacks that are updated together, each with the positions of
             its matrices among all matrices, `(n,)` int32.
+        lines: For each stack the place of its rows and columns in the state,
+            or None.
         measurements: The plan of the measurements.
         step_scales: Factor s on the LMO of each matrix as it lies in its
             stack, `(matrices,)` float32; 0 where the role has no norm.
@@ -45,6 +49,7 @@ class WorkPlan:
 
     norms: Mapping[str, Norm]
     stacks: tuple[tuple[Stack, np.ndarray], ...]
+    lines: tuple[Lines | None, ...]
     measurements: MeasurementPlan
     step_scales: np.ndarray
     placements: tuple[Any, ...]
@@ -99,6 +104,7 @@ def plan_work(
             staggered=noise.schedule == "staggered",
             max_bytes=max_bytes,
             gathers_whole=is_gathered_whole if devices is None else _never,
+            line_roles=noise.line_roles,
         )
         if noise
         else ()
@@ -106,10 +112,13 @@ def plan_work(
     places = (
         backend.layouts(variables) if devices else [None] * len(layout.specs)
     )
+    pieces = _cut_stacks(layout, stacks, max_bytes, devices)
+    measurements = plan_measurements(layout, groups)
     return WorkPlan(
         norms=norms,
-        stacks=tuple(_cut_stacks(layout, stacks, max_bytes, devices)),
-        measurements=plan_measurements(layout, groups),
+        stacks=tuple(pieces),
+        lines=tuple(lines_of(*one, measurements.placement) for one in pieces),
+        measurements=measurements,
         step_scales=_step_scales(layout, norms, scale_of),
         placements=tuple(places),
     )

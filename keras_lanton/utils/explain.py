@@ -15,6 +15,7 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.lanton import Lanton
+from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.optimizers.migration import RATE_OVER_ADAMW
@@ -192,6 +193,21 @@ REFERENCES = {
 }
 
 
+def _slowed(rate: NoiseAdaptiveRate) -> str:
+    """What the noise of whole matrices does to their rates."""
+    if rate.alpha is None:
+        return "All matrices have the base rate."
+    group = "role"
+    noisier = "Within a role the noisier matrices"
+    if rate.alpha_unit == "signal":
+        group = "model"
+        noisier = "Matrices whose noise is large beside their own momentum"
+    return (
+        f"{noisier} get smaller updates (alpha={rate.alpha:g}, relative to "
+        f"the {group}'s {rate.group_reduction})."
+    )
+
+
 def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
     """Noise and weight decay."""
     if isinstance(optimizer, LMOOptimizer) and optimizer.noise is not None:
@@ -199,11 +215,14 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
         roles = " and ".join(r for r in ROLES if r in optimizer.norms_by_role())
         yield (
             f"Noise of {roles} matrices: {REFERENCES[rate.reference]}, "
-            f"each matrix once in {rate.interval} steps; within a role "
-            "the noisier matrices get smaller updates "
-            f"(alpha={rate.alpha:g}, relative to the role's "
-            f"{rate.group_reduction})."
+            f"each matrix once in {rate.interval} steps. {_slowed(rate)}"
         )
+        if rate.within_matrices:
+            yield (
+                "The noise of rows and columns is measured too: hidden "
+                "matrices are updated in units of it, and entries of tables "
+                "and heads whose momentum is mostly noise get smaller updates."
+            )
     decay = optimizer.weight_decay
     excluded = optimizer.get_config()["weight_decay_exclude"]
     yield (

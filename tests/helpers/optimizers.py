@@ -27,6 +27,7 @@ PARTS = {
 # The oracle's name, the part, and the name there.
 FIELDS = {
     "alpha": ("noise", "alpha"),
+    "within_matrices": ("noise", "within_matrices"),
     "alpha_unit": ("noise", "alpha_unit"),
     "group_reduction": ("noise", "group_reduction"),
     "beta_2": ("noise", "beta_2"),
@@ -55,7 +56,9 @@ OF_ROLES = {
     "vector": ("vector_scale", "vector_norm"),
 }
 PAPER = {
-    "noise": NoiseAdaptiveRate(alpha=0.3, group_reduction="max"),
+    "noise": NoiseAdaptiveRate(
+        alpha=0.3, within_matrices=False, group_reduction="max"
+    ),
     "newton_schulz": NewtonSchulz(),
     "auxiliary_adamw": None,
 }

@@ -238,6 +238,7 @@ INDEPENDENT = {
     "gradient_accumulation_steps": 2,
 }
 OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
+WITHIN = {**OF_LANTON, "within_matrices": True, "alpha_unit": "signal"}
 
 
 @on_tensorflow
@@ -254,8 +255,8 @@ def test_mirrored_fit():
 @on_tensorflow
 @pytest.mark.parametrize(
     "options",
-    [OPTION_I, MOMENTUM, OF_LANTON],
-    ids=["previous_gradient", "momentum", "defaults"],
+    [OPTION_I, MOMENTUM, OF_LANTON, WITHIN],
+    ids=["previous_gradient", "momentum", "defaults", "within"],
 )
 def test_mirrored(options):
     in_fit, in_loop, replicas = start(
@@ -312,17 +313,19 @@ def test_mirrored_without_keras():
 @exhaustive
 @on_jax
 def test_keras_distribution():
-    data, accumulated, split, defaults = start(
+    data, accumulated, split, defaults, within = start(
         ("data_parallel", {"options": OPTION_I}),
         ("data_parallel", {"options": INDEPENDENT}),
         ("model_parallel", {"options": MOMENTUM}),
         ("model_parallel", {"options": OF_LANTON}),
+        ("model_parallel", {"options": WITHIN}),
     )
     # Observed 3e-7.
     assert_same(data, fit(OPTION_I, {}), 1e-5)
     assert_same(accumulated, fit(INDEPENDENT, {}), 1e-5)
     assert_same(split, fit(MOMENTUM, {}), 1e-5)
     assert_same(defaults, fit(OF_LANTON, {}), 1e-5)
+    assert_same(within, fit(WITHIN, {}), 1e-5)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ ADAMW = {
 }
 NOISE = {
     "alpha": 0.77,
+    "within_matrices": True,
     "alpha_unit": "absolute",
     "group_reduction": "max",
     "beta_2": 0.5,
@@ -343,7 +344,12 @@ def test_read_roles_survive(tmp_path):
 # measure their noise on different steps than they save on, and on the same.
 RUNS = {
     "previous_gradient": (
-        {"nesterov": True, "loss_scale_factor": 8.0},
+        {
+            "nesterov": True,
+            "loss_scale_factor": 8.0,
+            "within_matrices": True,
+            "alpha_unit": "signal",
+        },
         (1, 3, 4, 6),
     ),
     "defaults": (

@@ -14,6 +14,7 @@ from helpers.specs import tensors
 from helpers.tiers import logic
 from keras_lanton.noise.schedule import MeasurementGroup
 from keras_lanton.noise.schedule import find_placement
+from keras_lanton.noise.schedule import lines_of
 from keras_lanton.noise.schedule import make_groups
 from keras_lanton.orthogonalization.batching import largest_size
 from keras_lanton.variables.stacks import equal_stacks
@@ -67,6 +68,66 @@ def test_placement_is_where_the_chunks_have_them(
                 assert placement.groups[matrix] == k
                 assert placement.chunks[matrix] == i
                 assert placement.columns[matrix] == column
+
+
+@logic
+@given(
+    kinds=kinds,
+    interval=st.integers(1, 12),
+    room=st.sampled_from((1, 3000, 2**29)),
+)
+def test_lines_are_where_the_outputs_have_them(
+    kinds: list[str], interval: int, room: int
+) -> None:
+    """Every line once in the state, from its own matrix' measurement."""
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    stacks = equal_stacks(specs)
+    groups = make_groups(
+        stacks,
+        interval=interval,
+        staggered=True,
+        max_bytes=room,
+        line_roles=("hidden", "embedding"),
+    )
+    placement = find_placement(groups, specs)
+    # Outputs that say what they are: matrix, "row" or "column", number.
+    outputs: dict[int, list[tuple[int, str, int]]] = {}
+    start = 0
+    for group in groups:
+        for chunk in group.chunks:
+            matrices = positions(chunk, specs)
+            names = [(int(m), "dual", 0) for m in matrices]
+            names += [(-1, "", 0)] * (group.size - len(names))
+            if group.has_lines:
+                for kind, length in (
+                    ("row", chunk.rows),
+                    ("column", chunk.columns),
+                ):
+                    names += [
+                        (names[i][0], kind, k)
+                        for i in range(group.size)
+                        for k in range(length)
+                    ]
+            assert len(names) == group.outputs
+            for place, name in enumerate(names, start):
+                outputs.setdefault(place, []).append(name)
+        start += group.outputs
+    for stack in stacks:
+        matrices = positions(stack, specs)
+        lines = lines_of(stack, matrices, placement)
+        if stack.role == "vector":
+            assert lines is None
+            continue
+        for kind, numbers in (("row", lines.rows), ("column", lines.columns)):
+            for matrix, row in zip(matrices, numbers, strict=True):
+                for k, line in enumerate(row):
+                    assert placement.line_matrices[line] == matrix
+                    place = placement.line_columns[line]
+                    assert (matrix, kind, k) in outputs[int(place)]
+    count = sum(
+        (s.rows + s.columns) * len(s) for s in stacks if s.role != "vector"
+    )
+    assert len(placement.line_matrices) == count
 
 
 def loads(groups: list[MeasurementGroup], interval: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from keras import layers
 from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import explain
 from keras_lanton.baselines import DMuon
 
@@ -34,6 +35,20 @@ def test_explain():
     assert "Weight decay 0.1 times the learning rate." in text
     assert text.endswith("Nothing looks suspicious.")
     assert getattr(model, "optimizer", None) is None  # nothing was made
+
+
+@pytest.mark.parametrize(
+    ("noise", "wanted"),
+    [
+        ({}, "Within a role the noisier matrices get smaller updates"),
+        ({"alpha_unit": "signal"}, "noise is large beside their own momentum"),
+        ({"alpha": None}, "All matrices have the base rate."),
+        ({"within_matrices": True}, "The noise of rows and columns"),
+    ],
+)
+def test_explain_tells_what_noise_does(noise, wanted):
+    optimizer = Lanton(noise=NoiseAdaptiveRate(**noise))
+    assert wanted in told(make_model(), optimizer)
 
 
 def test_explain_tells_of_the_models_own_optimizer(capsys):

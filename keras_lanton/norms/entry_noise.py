@@ -1,0 +1,124 @@
+"""Noise of the entries of matrices, factored by row and column.
+
+The standard deviation of entry (i, j) is taken as r_i c_j / m: r_i is the root
+mean square of the noise over row i, c_j that over column j, and m that over
+all of the matrix. As Adafactor factors second moments: m rows and n columns
+are kept in place of m n entries.
+
+References:
+    Shazeer and Stern 2018, Adafactor, arXiv 1804.04235, section 3.
+"""
+
+import dataclasses
+
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.types import Tensor
+
+backend = backends.load()
+
+# Momentum in units of its noise: its square is in float32.
+LARGEST = 1e15
+# A row's noise, or a column's, in units of its matrix': smaller counts as this.
+SMALLEST = 1e-3
+# Of the momentum's mean square, beside the noise of rows and columns: where
+# there is next to no noise, its pattern must not count.
+SIGNAL_WEIGHT = 0.1
+
+
+def line_rms(D: Tensor) -> tuple[Tensor, Tensor]:
+    """Root mean squares of rows and of columns.
+
+    Args:
+        D: `(n, rows, columns)`, any float dtype, entries of any finite size.
+
+    Returns:
+        `(n, rows)` and `(n, columns)`, float32, in the units of D.
+    """
+    unit, norm = backend.unit_norm(D)
+    squares = unit * unit
+    rows, columns = D.shape[-2:]
+    return (
+        norm[..., 0] * ops.sqrt(ops.sum(squares, axis=-1) / columns),
+        norm[..., 0] * ops.sqrt(ops.sum(squares, axis=-2) / rows),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EntryNoise:
+    """Noise of the entries of some matrices `(n, rows, columns)`.
+
+    Args:
+        rows: RMS of each row's gradient noise, `(n, rows)` float32.
+        columns: RMS of each column's, `(n, columns)` float32.
+        known: Which matrices were measured, `(n,)` bool.
+        momentum_share: Standard deviation of the momentum's noise over that
+            of what `rows` and `columns` measure.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    known: Tensor
+    momentum_share: float
+
+    def _relative(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Squares of rows and of columns over m^2, m, and rms(M)."""
+        top = ops.max(self.columns, axis=-1, keepdims=True)
+        unit = ops.where(top > 0, top, 1.0)
+        m = unit * ops.sqrt(
+            ops.mean(ops.square(self.columns / unit), axis=-1, keepdims=True)
+        )
+        m = ops.where(m > 0, m, 1.0)
+        rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
+        return (
+            ops.square(self.rows / m)[:, :, None],
+            ops.square(self.columns / m)[:, None, :],
+            m[:, :, None],
+            rms,
+        )
+
+    def whiten(self, M: Tensor) -> Tensor:
+        """M_ij / (r'_i c'_j), r'_i^2 = r_i^2 + w mean(M^2), likewise c'_j.
+
+        With little noise this is M but for its scale.
+
+        Args:
+            M: Momentum, `(n, rows, columns)`, any float dtype.
+
+        Returns:
+            Likewise, float32, up to a factor for each matrix.
+        """
+        rows, columns, m, rms = self._relative(M)
+        signal = SIGNAL_WEIGHT * ops.square(ops.minimum(rms / m, LARGEST))
+        known = self.known[:, None, None]
+        # In units of the larger of the two: no matrix leaves float32.
+        unit = ops.maximum(signal, 1.0)
+        floor = ops.maximum(signal / unit, SMALLEST**2)
+        row_factors, column_factors = (
+            ops.where(known, ops.rsqrt(squares / unit + floor), 1.0)
+            for squares in (rows, columns)
+        )
+        M = ops.cast(M, "float32") * row_factors
+        return backend.scale_(M, column_factors)
+
+    def shrink_signs(self, M: Tensor) -> Tensor:
+        """M / sqrt(M^2 + V_M), V_M the variance of its own noise.
+
+        These are signs, but for entries that noise may have flipped.
+
+        Args:
+            M: Momentum, `(n, rows, columns)`, any float dtype.
+
+        Returns:
+            Likewise, float32, in [-1, 1].
+        """
+        rows, columns, m, rms = self._relative(M)
+        known = self.known[:, None, None]
+        unit = ops.where(known, ops.maximum(m, rms / LARGEST), rms)
+        unit = ops.where(unit > 0, unit, 1.0)
+        scale = ops.where(known, self.momentum_share * m / unit, 0.0)
+        noise = ops.maximum(ops.square(scale) * rows, SMALLEST**2)
+        noise = noise * ops.maximum(columns, SMALLEST**2)
+        M = ops.cast(M, "float32") * ops.reciprocal(unit)
+        return backend.over_hypotenuse_(M, noise)
