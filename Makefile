@@ -26,7 +26,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help paper paper-defaults demo demo-llama sweep sweep-all environment test test-newest \
+.PHONY: help evidence paper paper-defaults demo demo-llama sweep sweep-all environment test test-newest \
   test-oldest test-all faults bench bench-loss bench-gpu docs docs-serve lint \
   format package clean
 
@@ -63,6 +63,13 @@ paper-defaults: $(VENV)/ready
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper defaults width \
 	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
+
+# TEXTS: the folder of wiki.txt and sotu.txt, or .txt.gz, .txt.xz. LIMIT: stops
+# after so many runs.
+## evidence     the missing runs of docs/evidence.md, then the page: days
+evidence: $(VENV)/ready
+	$(ON_JAX) $(VENV)/bin/python -m experiments.evidence \
+	  $(if $(TEXTS),--texts $(TEXTS)) $(if $(LIMIT),--limit $(LIMIT))
 
 # ALL: `--all` also runs what CONTRIBUTING.md lists as left to `make test-all`.
 PYTEST = -m pytest -n 2 --dist worksteal $(ALL)

@@ -1,16 +1,15 @@
 """A training run of the paper's experiments: all that decides its result."""
 
 import dataclasses
-import hashlib
-import json
 
 import numpy as np
 
 from experiments.optimizers import warmup_steps
+from experiments.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Settings):
     """One run of one optimizer."""
 
     task: str  # "gpt2", "llama", "llama_wide" or "cnn"
@@ -22,18 +21,11 @@ class Trial:
     seed: int
     record_every: int = 0  # steps between two noise reports, 0 for none
 
-    def settings(self):
-        """The fields as JSON has them, options in order of their names."""
-        fields = dataclasses.asdict(self)
-        fields["options"] = dict(sorted(self.options))
-        return json.loads(json.dumps(fields))
-
     @property
     def name(self):
         """A readable name for the file of its result, one per setting."""
-        text = json.dumps(self.settings(), sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
-        return f"{self.task}-{self.method}-{self.learning_rate:g}-{digest}"
+        rate = f"{self.learning_rate:g}"
+        return f"{self.task}-{self.method}-{rate}-{self.digest}"
 
 
 def learning_rates(trial, task):

@@ -1,0 +1,126 @@
+"""The compared optimizers, with every argument that is tuned written out.
+
+Defaults of the package may change: what a run was trained with stands here
+and in its file.
+"""
+
+import keras
+
+from experiments.evidence import variants
+from experiments.evidence import within
+from experiments.optimizers import construct
+from experiments.optimizers import with_parts
+from keras_lanton import Lanton
+
+ADAMW = {
+    "auxiliary_adamw.beta_1": 0.9,
+    "auxiliary_adamw.beta_2": 0.95,
+    "auxiliary_adamw.lr_ratio": 1.0,
+}
+NOISE = {
+    "noise.alpha": None,
+    "noise.within_matrices": True,
+    "noise.beta_2": 0.9,
+    "noise.interval": 10,
+}
+RATES = {
+    "noise.within_matrices": False,
+    "noise.alpha": 1.0,
+    "noise.alpha_unit": "group_noise",
+    "noise.group_reduction": "mean",
+    "noise.beta_2": 0.9,
+    "noise.interval": 10,
+}
+LANTON = {
+    "beta_1": 0.9,
+    "nesterov": True,
+    "embedding_scale": 100.0,
+    "weight_decay": 0.1,
+    **ADAMW,
+}
+PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
+# By name: label, builder, options.
+CONTESTANTS = {
+    "adamw": (
+        "AdamW",
+        "adamw",
+        {
+            "beta_1": 0.9,
+            "beta_2": 0.95,
+            "weight_decay": 0.1,
+            "global_clipnorm": 1.0,
+        },
+    ),
+    "keras_muon": (
+        "`keras.optimizers.Muon`",
+        "keras_muon",
+        {
+            "momentum": 0.95,
+            "adam_beta_2": 0.95,
+            "weight_decay": 0.1,
+            "adam_weight_decay": 0.1,
+            "adam_lr_ratio": 1.0,
+        },
+    ),
+    "d_muon": (
+        "D-Muon",
+        "d_muon",
+        {"beta_1": 0.95, "weight_decay": 0.1, **ADAMW},
+    ),
+    "scion": (
+        "Scion",
+        "scion",
+        {"beta_1": 0.9, "hidden_scale": 50.0, "embedding_scale": 3000.0},
+    ),
+    "lanton": (
+        "Lanton, `within_matrices=True`, `alpha=None`",
+        "lanton",
+        {**LANTON, **NOISE},
+    ),
+    "lanton_rates": (
+        "`Lanton()`",
+        "lanton",
+        {**LANTON, **RATES},
+    ),
+    "lanton_control": (
+        "`Lanton(noise=None)`",
+        "lanton",
+        {**LANTON, "noise": None},
+    ),
+    "lanton_paper": (
+        "`Lanton.paper()`",
+        "lanton_paper",
+        {
+            **PAPER,
+            **RATES,
+            "noise.alpha": 0.3,
+            "noise.group_reduction": "max",
+        },
+    ),
+    "lanton_paper_control": (
+        "`Lanton.paper(noise=None)`",
+        "lanton_paper",
+        {**PAPER, "noise": None},
+    ),
+}
+
+
+def make_optimizer(builder, learning_rate, options):
+    """The optimizer of a trial.
+
+    Args:
+        builder: Of `CONTESTANTS`.
+        learning_rate: Float.
+        options: Pairs of arguments and values; with "noise.measure" the
+            noise is a `Variant`.
+    """
+    options = dict(options)
+    if builder == "keras_muon":
+        return keras.optimizers.Muon(learning_rate, **options)
+    if "noise.measure" in options:
+        options = variants.with_variant(options)
+    if any(name.startswith("inside.") for name in options):
+        return within.WithinMatrices(
+            learning_rate, **with_parts(Lanton, within.with_inside(options))
+        )
+    return construct(builder, learning_rate, options=options)

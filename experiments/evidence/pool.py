@@ -1,0 +1,94 @@
+"""Missing runs, some at a time; each leaves its file when it ends."""
+
+import importlib.metadata
+import multiprocessing
+import os
+import platform
+import time
+
+from experiments.evidence import trials
+from experiments.token_files import write_json
+
+SHARED = {}  # in each process: the folders, and the learner in use
+
+
+def set_up(cache, results, pin):
+    """Prepare a process: one core each, and a cache of what is compiled."""
+    if pin and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        number = multiprocessing.current_process()._identity[0]
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax-cache")
+    SHARED.update(cache=cache, results=results)
+
+
+def speed():
+    """Milliseconds that this machine takes for a sum of a million squares."""
+    times = []
+    for _ in range(3):
+        started = time.perf_counter()
+        sum(i * i for i in range(10**6))
+        times.append(time.perf_counter() - started)
+    return round(1e3 * min(times))
+
+
+def machine():
+    """Where a run ran."""
+    packages = ("keras", "keras-hub", "jax")
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "sum_of_squares_ms": speed(),
+        "versions": {p: importlib.metadata.version(p) for p in packages},
+    }
+
+
+def run(trial):
+    """Train one trial and write its result."""
+    key = trial.alike()
+    if SHARED.get("key") != key:
+        SHARED.update(key=key, learner=None)  # the old one's memory first
+        SHARED["learner"] = trial.learner()
+    result = SHARED["learner"].train(trial, SHARED["cache"])
+    result["machine"] = machine()
+    path = trials.path_of(trial, SHARED["results"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, result)
+    return trial, result["loss"], result["seconds"]
+
+
+def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
+    """Train the trials that have no result yet, in their order.
+
+    Args:
+        wanted: Trials; equal ones run once.
+        cache: Folder of the tokens and of what JAX has compiled.
+        results: Folder of the results.
+        workers: Processes at once, one core each; 0 for this process.
+    """
+    missing = [
+        trial
+        for trial in dict.fromkeys(wanted)
+        if trials.read(trial, results) is None
+    ]
+    if not missing:
+        return
+    if not workers:
+        set_up(cache, results, pin=False)
+        for trial in missing:
+            show(*run(trial))
+        return
+    context = multiprocessing.get_context("spawn")
+    shared = (cache, results, workers > 1)
+    with context.Pool(workers, set_up, shared) as pool:
+        for done, found in enumerate(pool.imap_unordered(run, missing), 1):
+            print(f"{done} of {len(missing)}: ", end="")
+            show(*found)
+
+
+def show(trial, loss, seconds):
+    """One line about a finished run."""
+    loss = "diverged" if loss is None else f"loss {loss:.4f}"
+    print(f"{trial.name}, seed {trial.seed}: {loss}, {seconds:.0f} s")

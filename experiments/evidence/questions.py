@@ -1,0 +1,332 @@
+"""What the page asks, each question with the tables that answer it.
+
+`python -m experiments.evidence` trains the runs of these tables in this
+order; the page shows those that there are.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.search import SPACES
+from experiments.evidence.search import trial_of
+from experiments.evidence.search import tune
+
+CHOOSING = (1, 2, 3)  # seeds of what is tried
+REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
+QUICK = 5.0  # tokens per weight
+FULL = 20.0
+CURVE = (0.7, 1.0, 1.4)  # lengths of the reference, in budgets
+REFERENCE = "`Lanton(noise=None)`"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Table:
+    """Optimizers beside each other, on the same weights and batches.
+
+    Args:
+        caption: A line above it.
+        rows: Function of `read`: pairs of a label and a trial, as far as they
+            are decided.
+        seeds: Of each row.
+        reference: Label of the row that the others are compared with.
+        curve: Whether the reference is trained to other lengths too, so that
+            differences in loss can be told in tokens.
+        undecided: Function of `read`: runs that decide the rows.
+    """
+
+    caption: str
+    rows: Callable
+    seeds: tuple = CHOOSING
+    reference: str | None = None
+    curve: bool = False
+    undecided: Callable = lambda read: []
+
+    def wanted(self, read):
+        """The trials of the table that have no result yet."""
+        rows = self.rows(read)
+        needed = [
+            dataclasses.replace(trial, seed=seed)
+            for seed in self.seeds
+            for _, trial in rows
+        ]
+        if self.curve:
+            needed += [t for _, t in self.curve_of(read)]
+        return [
+            *self.undecided(read),
+            *(trial for trial in needed if read(trial) is None),
+        ]
+
+    def curve_of(self, read):
+        """Pairs of a seed and the reference's trials of other lengths."""
+        reference = dict(self.rows(read)).get(self.reference)
+        if reference is None:
+            return []
+        return [
+            (seed, scaled(dataclasses.replace(reference, seed=seed), factor))
+            for seed in self.seeds
+            for factor in CURVE
+            if factor != 1.0
+        ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """A section of the page.
+
+    Args:
+        title: Its heading.
+        text: Paragraphs above the tables.
+        tables: `Table`s.
+    """
+
+    title: str
+    text: str
+    tables: tuple
+
+    def train(self, run, read):
+        """Train what is missing, until nothing is."""
+        for table in self.tables:
+            while wanted := table.wanted(read):
+                run(wanted)
+
+
+def scaled(trial, factor):
+    """The same run with another budget."""
+    budget = round(trial.tokens_per_weight * factor, 6)
+    return dataclasses.replace(trial, tokens_per_weight=budget)
+
+
+def fixed(*rows):
+    """Rows that no result decides."""
+    return lambda read: list(rows)
+
+
+# What may be measured, and where: options on top of those of line 8 for noise
+# between matrices, and of `Lanton(noise=None)` for noise inside them.
+UNITLESS = {
+    "noise.measure": "signal",
+    "noise.alpha_unit": "absolute",
+    "noise.groups": "role",
+}
+ALIGNMENT = {
+    "noise.measure": "alignment",
+    "noise.beta_2": 0.99,
+    "noise.groups": "role",
+    "noise.power": 0.5,
+}
+BETWEEN = {
+    "line 8, as in `Lanton()`": {},
+    "line 8, groups by kind of block": {
+        "noise.measure": "noise",
+        "noise.groups": "block",
+    },
+    "line 8, `a` to the power of 1": {
+        "noise.measure": "noise",
+        "noise.power": 1.0,
+    },
+    "in units of the signal": {"noise.alpha_unit": "signal"},
+    "in units of the signal, groups by role": UNITLESS,
+    "in units of the signal, power 1": {**UNITLESS, "noise.power": 1.0},
+    "alignment": ALIGNMENT,
+    "alignment, one group": {**ALIGNMENT, "noise.groups": "all"},
+    "alignment, power 1": {**ALIGNMENT, "noise.power": 1.0},
+}
+# On top of `Lanton()`: both kinds of noise.
+BOTH = {
+    "line 8": {"noise.alpha": 1.0},
+    "signal, `alpha=0.3`": {"noise.alpha_unit": "signal", "noise.alpha": 0.3},
+    "signal, `alpha=1`": {"noise.alpha_unit": "signal", "noise.alpha": 1.0},
+    "signal, `alpha=3`": {"noise.alpha_unit": "signal", "noise.alpha": 3.0},
+    "alignment": ALIGNMENT,
+    "alignment, one group": {**ALIGNMENT, "noise.groups": "all"},
+}
+ROWS_COLUMNS = ("factored", "before", 0.5)
+SOFT = ("factored", "soft", 0.1)
+INSIDE = {
+    "hidden: rows and columns": {"inside.hidden": ROWS_COLUMNS},
+    "hidden: fourth roots of rows and columns": {
+        "inside.hidden": ("factored", "before", 0.25)
+    },
+    "hidden: inputs": {"inside.hidden": ("inputs", "before", 0.5)},
+    "hidden: outputs": {"inside.hidden": ("outputs", "before", 0.5)},
+    "hidden: outputs, after the LMO": {
+        "inside.hidden": ("outputs", "after", 0.5)
+    },
+    "hidden: updates of outputs, as in NorMuon": {
+        "inside.hidden": ("outputs", "after", 0.5, "update")
+    },
+    "hidden: entries": {"inside.hidden": ("entries", "before", 0.5)},
+    "tables: rows and columns": {"inside.embedding": SOFT},
+    "tables: entries": {"inside.embedding": ("entries", "soft", 0.1)},
+    "rows and columns": {
+        "inside.hidden": ROWS_COLUMNS,
+        "inside.embedding": SOFT,
+    },
+    "rows and columns, every tenth step": {
+        "inside.hidden": ROWS_COLUMNS,
+        "inside.embedding": SOFT,
+        "inside.interval": 10,
+        "inside.beta": 0.9,
+    },
+    "rows and columns; hidden: of gradients, not of noise": {
+        "inside.hidden": (*ROWS_COLUMNS, "gradient"),
+        "inside.embedding": SOFT,
+    },
+}
+RATE = 2e-2
+
+
+def measures(names=None, **fields):
+    """Rows of `Lanton(noise=None)` and of every measure of noise.
+
+    Args:
+        names: Of `BETWEEN`, `INSIDE` and `BOTH`; None for all.
+        **fields: Of the trials.
+    """
+    rows = [
+        (REFERENCE, trial_of("lanton_control", RATE, **fields)),
+        (CONTESTANTS["lanton"][0], trial_of("lanton", RATE, **fields)),
+    ]
+    for options, contestant, where in (
+        (BETWEEN, "lanton_rates", "between matrices: "),
+        (INSIDE, "lanton_control", "inside matrices: "),
+        (BOTH, "lanton", "`within_matrices=True`, and between matrices: "),
+    ):
+        rows += [
+            (where + name, trial_of(contestant, RATE, changes, **fields))
+            for name, changes in options.items()
+            if names is None or name in names
+        ]
+    return fixed(*rows)
+
+
+# Contestants of the window of rates, with options on top of their own.
+WINDOW = {
+    "lanton_control": {},
+    "lanton": {},
+    "lanton_control, `beta_1=0.97`": {"beta_1": 0.97},
+    "lanton, `beta_1=0.97`": {"beta_1": 0.97},
+}
+
+
+def rates(*values, **fields):
+    """Rows of the contestants of `WINDOW`, one for each rate."""
+    rows = []
+    for key, options in WINDOW.items():
+        name, _, change = key.partition(", ")
+        label = ", ".join(filter(None, (CONTESTANTS[name][0], change)))
+        rows += [
+            (f"{label}, {value:g}", trial_of(name, value, options, **fields))
+            for value in values
+        ]
+    return fixed(*rows)
+
+
+def tuned(names, read, **fields):
+    """Rows of contestants at the best that their searches found.
+
+    Args:
+        names: Of `CONTESTANTS`.
+        read: Function of a trial: its result, or None.
+        **fields: Of the trials that are searched.
+    """
+    rows = []
+    for name in names:
+        found = tune(name, read, **fields)
+        if not isinstance(found, list):
+            rows.append((CONTESTANTS[name][0], found.best))
+    return rows
+
+
+def undecided(names, read, **fields):
+    """Runs that the searches of these contestants need next."""
+    found = [tune(name, read, **fields) for name in names]
+    return [t for one in found if isinstance(one, list) for t in one]
+
+
+def finals(names, **fields):
+    """Rows of the tuned contestants on the text that tunes nothing."""
+
+    def rows(read):
+        return [
+            (label, dataclasses.replace(trial, text="sotu"))
+            for label, trial in tuned(names, read, **fields)
+        ]
+
+    return rows
+
+
+QUESTIONS = (
+    Question(
+        title="Which noise is worth measuring?",
+        text=(
+            "Quick runs of one seed, a quarter of the budget, everything else "
+            "as in the reference: they choose what the next question asks."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 16 blocks, 5 tokens per weight",
+                rows=measures(tokens_per_weight=QUICK),
+                seeds=(1,),
+                reference=REFERENCE,
+            ),
+        ),
+    ),
+    Question(
+        title="Does the noise pay?",
+        text=(
+            "Full runs against `Lanton(noise=None)`, all with the same rate, "
+            "momentum, scales and decay."
+        ),
+        tables=tuple(
+            Table(
+                caption=f"GPT-2, S, {batch_size} blocks, 20 tokens per weight",
+                rows=measures(
+                    names=(
+                        "line 8, as in `Lanton()`",
+                        "signal, `alpha=1`",
+                        "rows and columns, every tenth step",
+                    ),
+                    tokens_per_weight=FULL,
+                    batch_size=batch_size,
+                ),
+                reference=REFERENCE,
+                curve=True,
+            )
+            for batch_size in (16, 4)
+        ),
+    ),
+    Question(
+        title="Each at its own rate?",
+        text=(
+            "Small batches want a lower rate or a longer momentum, with the "
+            "noise and without it. One seed."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 4 blocks, 20 tokens per weight",
+                rows=rates(5e-3, 1e-2, 2e-2, batch_size=4),
+                seeds=(1,),
+            ),
+        ),
+    ),
+    Question(
+        title="Which optimizer ends lowest?",
+        text=(
+            "Each contestant at the best of its search, on a text that none "
+            "was tuned on."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                rows=finals(SPACES),
+                undecided=functools.partial(undecided, tuple(SPACES)),
+                seeds=REPORTING,
+                reference=REFERENCE,
+                curve=True,
+            ),
+        ),
+    ),
+)

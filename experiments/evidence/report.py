@@ -1,0 +1,251 @@
+"""docs/evidence.md, from the results that there are."""
+
+import dataclasses
+import math
+
+from experiments.evidence import questions
+from experiments.evidence import search
+from experiments.evidence import sizes
+from experiments.evidence import statistics
+from experiments.evidence import trials
+from experiments.evidence.contestants import CONTESTANTS
+
+PAGE = trials.ROOT / "docs" / "evidence.md"
+HEAD = """# Evidence
+
+Full-length comparisons of optimizers on small language models. This page is
+made by
+
+```sh
+make evidence TEXTS=folder   # wiki.txt and sotu.txt, or .txt.gz, .txt.xz
+```
+
+which first trains what is missing: each run has a file in
+`benchmarks/results/evidence`. Delete one to run it again.
+
+**Setting.** GPT-2 and Llama of KerasHub's blocks: 4 blocks, heads of 32, a
+context of 64 tokens, a vocabulary of 1,024 tokens. Widths: {sizes}. The length
+of a run is in tokens per weight, all weights counted. The rate warms up over
+5 % of the steps, then follows a cosine to 0. Losses are those at the end, in
+nats per token, over 2,048 blocks of every tenth document, which no run trains
+on. Runs of one seed share initial weights and batches. Texts: `wiki`, prose of
+the English Wikipedia; `sotu`, the State of the Union addresses; `stdlib`, the
+source text of Python's standard library.
+
+**Intervals** are 95 % intervals of Student's t over the seeds; differences are
+taken seed by seed. "Tokens" are the tokens of a run over those that the
+reference needs for the same loss, by interpolation between runs of 0.7, 1 and
+1.4 times the length, of the seeds that have them: below 1 is better. A figure
+without an interval is of one seed, and ranks nothing by itself.
+
+**Compute.** {compute}
+"""
+
+
+def markdown_table(head, rows):
+    """A table; every cell is a string."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def with_interval(values, digits=4):
+    """Mean and interval as text; without an interval for one value."""
+    if not all(map(math.isfinite, values)):
+        return "diverged"
+    mean, half = statistics.interval(values)
+    if not math.isfinite(half):
+        return f"{mean:.{digits}f}"
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+class Results:
+    """Losses by trial and seed."""
+
+    def __init__(self, read):
+        self.read = read
+
+    def losses(self, trial, seeds):
+        """Losses by seed, of the seeds that ran."""
+        found = {}
+        for seed in seeds:
+            result = self.read(dataclasses.replace(trial, seed=seed))
+            if result is not None:
+                found[seed] = trials.loss_of(result)
+        return found
+
+    def curves(self, table):
+        """By seed: the reference's loss by length, over 1 and as a factor."""
+        reference = dict(table.rows(self.read)).get(table.reference)
+        if reference is None or not table.curve:
+            return {}
+        curves = {}
+        for factor in questions.CURVE:
+            trial = questions.scaled(reference, factor)
+            for seed, loss in self.losses(trial, table.seeds).items():
+                curves.setdefault(seed, {})[factor] = loss
+        return {s: c for s, c in curves.items() if len(c) > 1}
+
+
+def answer(table, read):
+    """The table's Markdown, or None without any result."""
+    results = Results(read)
+    rows = table.rows(read)
+    losses = {
+        label: results.losses(trial, table.seeds) for label, trial in rows
+    }
+    rates = {label: trial.learning_rate for label, trial in rows}
+    if not any(losses.values()):
+        return None
+    reference = losses.get(table.reference, {})
+    curves = results.curves(table)
+    head = ["", "rate", "seeds", "loss"]
+    if table.reference:
+        head.append("difference")
+    if curves:
+        head.append("tokens")
+    lines = []
+    ranked = sorted(
+        ((label, found) for label, found in losses.items() if found),
+        key=lambda pair: sum(pair[1].values()) / len(pair[1]),
+    )
+    for label, found in ranked:
+        line = [
+            label,
+            f"{rates[label]:g}",
+            str(len(found)),
+            with_interval(list(found.values())),
+        ]
+        if table.reference:
+            line.append(difference(found, reference, label == table.reference))
+        if curves:
+            line.append(tokens(found, curves, label == table.reference))
+        lines.append(line)
+    caption = f"{table.caption}."
+    if table.reference:
+        caption += f" Reference: {table.reference}."
+    missing = sum(not found for found in losses.values())
+    if missing:
+        caption += f" {missing} of {len(losses)} rows have not run yet."
+    return f"{caption}\n\n{markdown_table(head, lines)}"
+
+
+def difference(found, reference, same):
+    """Losses less those of the reference, with the interval."""
+    shared = [s for s in found if s in reference]
+    if same or not shared:
+        return ""
+    return with_interval([found[s] - reference[s] for s in shared])
+
+
+def tokens(found, curves, same):
+    """Tokens for equal loss, over those of the reference."""
+    shared = [s for s in found if s in curves]
+    if same or not shared:
+        return ""
+    return with_interval(
+        [statistics.token_ratio(found[s], curves[s]) for s in shared], 2
+    )
+
+
+def search_spaces():
+    """One line per contestant: what its search tries."""
+    rows = []
+    for name, (rates, space) in search.SPACES.items():
+        tried = "; ".join(
+            f"`{argument}` {', '.join(f'{v:g}' for v in values)}"
+            for argument, values in space
+        )
+        rates = ", ".join(f"{rate:g}" for rate in rates)
+        rows.append([CONTESTANTS[name][0], rates, tried])
+    return markdown_table(["", "rates", "then, one by one"], rows)
+
+
+def searches(read, **fields):
+    """One line per contestant: what its search found."""
+    rows = []
+    for name, (label, *_) in CONTESTANTS.items():
+        found = search.tune(name, read, **fields)
+        if isinstance(found, list):
+            continue
+        own = CONTESTANTS[name][2]
+        changed = [
+            f"`{k}` {v:g}"
+            for k, v in found.best.options
+            if k in own and own[k] != v
+        ]
+        rows.append(
+            [
+                label,
+                str(len(found.tried)),
+                f"{found.best.learning_rate:g}",
+                "; ".join(changed) or "as at the start",
+                f"{found.loss:.4f}",
+            ]
+        )
+    if not rows:
+        return None
+    head = ["", "runs", "best rate", "other changes", "loss"]
+    return markdown_table(head, rows)
+
+
+def compute(results):
+    """A sentence on what all runs took, and where."""
+    hours = sum(result["seconds"] for result in results) / 3600
+    speeds = [result["machine"]["sum_of_squares_ms"] for result in results]
+    versions = {
+        f"{name} {version}"
+        for result in results
+        for name, version in result["machine"]["versions"].items()
+    }
+    return (
+        f"{len(results)} runs, {hours:.1f} core-hours, one CPU core each, on "
+        "machines that take "
+        f"{min(speeds)} to {max(speeds)} ms for "
+        "`sum(i * i for i in range(10**6))`; "
+        f"{', '.join(sorted(versions))}."
+    )
+
+
+def page(read, results):
+    """The page's text.
+
+    Args:
+        read: Function of a trial: its result, or None.
+        results: All results that there are.
+    """
+    widths = ", ".join(f"{n} {w}" for n, w in sizes.WIDTHS.items())
+    parts = [HEAD.format(sizes=widths, compute=compute(results))]
+    for question in questions.QUESTIONS:
+        answers = [answer(table, read) for table in question.tables]
+        answers = [text for text in answers if text]
+        if answers:
+            parts += [f"## {question.title}", question.text, *answers]
+    parts += ["## How was each tuned?", SEARCH, search_spaces()]
+    found = searches(read)
+    if found:
+        parts += ["What the searches found, GPT-2, S, 16 blocks:", found]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+SEARCH = (
+    "One seed, the text `wiki`. Rates first; where the best is at the edge of "
+    "the grid, the grid grows by factors of 2 until it is not. Then each "
+    "further argument at the best values so far."
+)
+
+
+def write(path, folder=trials.RESULTS):
+    """Write the page from the results in a folder.
+
+    Args:
+        path: Of the page.
+        folder: Of the results.
+
+    Raises:
+        SystemExit: Without results.
+    """
+    results = trials.all_results(folder)
+    if not results:
+        raise SystemExit(f"There are no results in {folder}.")
+    path.write_text(page(lambda t: trials.read(t, folder), results))
+    print(path)

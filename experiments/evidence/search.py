@@ -1,0 +1,156 @@
+"""Tuning: one argument after the other, every contestant by the same rule.
+
+The rule: learning rates by factors of 2, then each further argument of the
+contestant's space at the best values so far. Where the best rate lies at the
+edge of its grid, the grid grows, until it does not.
+"""
+
+import dataclasses
+
+from experiments.evidence import trials
+from experiments.evidence.contestants import CONTESTANTS
+
+# What each contestant tries, in this order: the rates first.
+DECAYS = ("weight_decay", (0.03, 0.3))
+MOMENTA = ("beta_1", (0.9, 0.95, 0.98))
+AUXILIARY = ("auxiliary_adamw.lr_ratio", (0.25, 0.5))
+ADAMW_DECAYS = ("weight_decay", (0.03, 0.3))
+LANTON = (
+    DECAYS,
+    MOMENTA,
+    ("embedding_scale", (50.0, 200.0)),
+    ("auxiliary_adamw.lr_ratio", (0.25,)),
+)
+PAPER = (DECAYS, MOMENTA, ("embedding_scale", (100.0, 200.0)))
+SPACES = {
+    "adamw": (
+        (4e-3, 8e-3, 1.6e-2),
+        (DECAYS, ("beta_2", (0.98, 0.99)), ("beta_1", (0.8, 0.95))),
+    ),
+    "keras_muon": (
+        (5e-3, 1e-2, 2e-2),
+        (
+            ("weight_decay", (0.03, 0.3)),
+            ("momentum", (0.9, 0.98)),
+            ("adam_lr_ratio", (0.25, 0.5)),
+        ),
+    ),
+    "d_muon": ((1e-2, 2e-2, 4e-2), (DECAYS, MOMENTA, AUXILIARY)),
+    "scion": (
+        (5e-4, 1e-3, 2e-3),
+        (
+            ("beta_1", (0.95, 0.98)),
+            ("hidden_scale", (25.0, 100.0)),
+            ("embedding_scale", (1000.0, 6000.0)),
+        ),
+    ),
+    "lanton": ((1e-2, 2e-2, 4e-2), LANTON),
+    "lanton_rates": ((1e-2, 2e-2, 4e-2), LANTON),
+    "lanton_control": ((1e-2, 2e-2, 4e-2), LANTON),
+    "lanton_paper": ((5e-3, 1e-2, 2e-2), PAPER),
+    "lanton_paper_control": ((5e-3, 1e-2, 2e-2), PAPER),
+}
+LARGEST_GRID = 8  # rates, so that a search ends
+
+
+def trial_of(name, learning_rate, options=(), **changes):
+    """A contestant's run with its own options, and with changes.
+
+    Args:
+        name: Of `CONTESTANTS`.
+        learning_rate: The peak rate.
+        options: More options, by name.
+        **changes: Fields of `Trial`.
+    """
+    _, optimizer, own = CONTESTANTS[name]
+    merged = {**own, **dict(options)}
+    return trials.Trial(
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        options=tuple(sorted(merged.items())),
+        **changes,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The best trial of a search, and all that it tried."""
+
+    best: trials.Trial
+    loss: float
+    tried: tuple  # pairs of a trial and its loss
+
+
+def tune(name, read, **changes):
+    """One search, as far as there are results.
+
+    Args:
+        name: Of `SPACES`.
+        read: Function of a trial: its result, or None.
+        **changes: Fields of `Trial`.
+
+    Returns:
+        A `Tuned`, or else the list of trials that it needs next.
+    """
+    rates, space = SPACES[name]
+    wanted = [trial_of(name, rate, **changes) for rate in rates]
+    found = tune_rate(wanted, read)
+    for argument, values in space:
+        if isinstance(found, list):
+            return found
+        more = [
+            found.best.with_options(**{argument: value})
+            for value in values
+            if dict(found.best.options)[argument] != value
+        ]
+        found = with_more(found, more, read)
+    return found
+
+
+def tune_rate(wanted, read):
+    """The best of some rates, and of rates beyond while it is at the edge."""
+    while True:
+        found = with_more(None, wanted, read)
+        if isinstance(found, list) or len(wanted) >= LARGEST_GRID:
+            return found
+        rates = sorted(trial.learning_rate for trial in wanted)
+        best = found.best.learning_rate
+        if best not in (rates[0], rates[-1]):
+            return found
+        beyond = best / 2 if best == rates[0] else best * 2
+        wanted = [
+            *wanted,
+            dataclasses.replace(wanted[0], learning_rate=beyond),
+        ]
+
+
+def with_more(found, wanted, read):
+    """The best of what was found and these trials; those missing, if any."""
+    results = [read(trial) for trial in wanted]
+    missing = [t for t, r in zip(wanted, results, strict=True) if r is None]
+    if missing:
+        return missing
+    tried = () if found is None else found.tried
+    losses = map(trials.loss_of, results)
+    tried = (*tried, *zip(wanted, losses, strict=True))
+    best, loss = min(tried, key=lambda pair: pair[1])
+    return Tuned(best, loss, tried)
+
+
+def tune_all(searches, run, read):
+    """Searches side by side, until each has ended.
+
+    Args:
+        searches: Functions of `read`, as `tune` with its arguments.
+        run: Function of a list of trials: trains them.
+        read: Function of a trial: its result, or None.
+
+    Returns:
+        A `Tuned` for each.
+    """
+    while True:
+        found = [search(read) for search in searches]
+        wanted = [t for one in found if isinstance(one, list) for t in one]
+        if not wanted:
+            return found
+        run(wanted)

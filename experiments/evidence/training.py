@@ -1,0 +1,207 @@
+"""Training runs, many steps to one compiled call, on JAX.
+
+`fit` would spend more time between the steps of such small models than in
+them. What is compiled is Keras' own: `stateless_call` and `stateless_apply`.
+"""
+
+import functools
+import time
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+
+from experiments import batches
+from experiments.evidence import sizes
+from experiments.evidence import texts
+from experiments.evidence.contestants import make_optimizer
+from experiments.models import make_model
+
+VALIDATION_BLOCKS = 2048
+MARKS = 20  # training losses in a result
+
+
+def scale_kernels(model, width):
+    """Multiply hidden kernels from 0.02 to 0.02 sqrt(768 / width)."""
+    factor = (768 / width) ** 0.5
+    for variable in model.trainable_variables:
+        if "embedding" not in variable.path and variable.name == "kernel":
+            variable.assign(variable * factor)
+
+
+def make(trial, preset):
+    """The model with the initial weights of the trial's seed."""
+    keras.utils.set_random_seed(trial.seed)
+    language_model = make_model(preset, preset.vocabulary)
+    model = keras.Model(language_model.input, language_model.output)
+    if trial.initial == "scaled":
+        scale_kernels(model, preset.width)
+    return model
+
+
+def rates_of(trial, steps):
+    """Each step's rate: linear warm-up, then a cosine to 0, float32."""
+    warmup = max(2, round(sizes.WARMUP * steps))
+    step = np.arange(steps)
+    done = np.clip((step - (warmup - 1)) / max(1, steps - warmup), 0, 1)
+    cosine = (1 + np.cos(np.pi * done)) / 2
+    factor = np.where(step < warmup - 1, (1 + step) / warmup, cosine)
+    return (trial.learning_rate * factor).astype("float32")
+
+
+class Learner:
+    """Runs of one model, batch size and optimizer: one compilation."""
+
+    def __init__(self, trial):
+        self.preset = sizes.preset(trial.model, trial.size)
+        self.model = make(trial, self.preset)
+        self.optimizer = make_optimizer(
+            trial.optimizer, trial.learning_rate, trial.options
+        )
+        self.optimizer.build(self.model.trainable_variables)
+        self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.weights = self.model.count_params()
+
+    def start(self, trial):
+        """Weights, the model's other state and the optimizer's."""
+        model = make(trial, self.preset)
+        return (
+            values(model.trainable_variables),
+            values(model.non_trainable_variables),
+            values(self.optimizer.variables),
+        )
+
+    def mean_loss(self, weights, other, tokens):
+        """Loss of blocks `(batch, CONTEXT + 1)`, in nats per token."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        inputs = {"token_ids": inputs, "padding_mask": jnp.ones_like(inputs)}
+        logits, other = self.model.stateless_call(
+            weights, other, inputs, training=True
+        )
+        return self.loss(targets, logits), other
+
+    def step(self, state, batch):
+        """One step, for `jax.lax.scan`."""
+        weights, other, slots = state
+        tokens, rate = batch
+        (loss, other), gradients = jax.value_and_grad(
+            self.mean_loss, has_aux=True
+        )(weights, other, tokens.astype("int32"))
+        slots = with_rate(self.optimizer, slots, rate)
+        weights, slots = self.optimizer.stateless_apply(
+            slots, gradients, weights
+        )
+        return (weights, other, slots), loss
+
+    @functools.cached_property
+    def chunk(self):
+        """Steps of a chunk, compiled."""
+        return jax.jit(
+            lambda state, tokens, rates: jax.lax.scan(
+                self.step, state, (tokens, rates)
+            )
+        )
+
+    @functools.cached_property
+    def validate(self):
+        """The loss of some blocks, compiled."""
+        return jax.jit(lambda *given: self.mean_loss(*given)[0])
+
+    def validation_loss(self, state, text):
+        """Over `VALIDATION_BLOCKS`, spread over the held-out text."""
+        count = batches.count_blocks(text.validation, sizes.CONTEXT)
+        rows = np.linspace(0, count - 1, VALIDATION_BLOCKS).astype(int)
+        losses = [
+            self.validate(*state[:2], blocks(text.validation, some))
+            for some in np.split(rows, 32)
+        ]
+        return float(np.mean(losses))
+
+    def train(self, trial, cache):
+        """The result of a run, as JSON has it.
+
+        Args:
+            trial: The run.
+            cache: Folder with the tokens, in `texts`.
+        """
+        text = texts.load(trial.text, cache / texts.FOLDER)
+        started = time.perf_counter()
+        steps = sizes.count_steps(
+            self.weights, trial.tokens_per_weight, trial.batch_size
+        )
+        rates = rates_of(trial, steps)
+        count = batches.count_blocks(text.training, sizes.CONTEXT)
+        state, losses, ratios = self.start(trial), [], []
+        for first in range(0, steps, sizes.CHUNK):
+            stop = first + sizes.CHUNK
+            rows = batches.training_rows(
+                first, stop, count, trial.batch_size, trial.seed
+            )
+            tokens = blocks(text.training, rows)
+            state, loss = self.chunk(
+                state,
+                tokens.reshape(sizes.CHUNK, trial.batch_size, -1),
+                rates[first:stop],
+            )
+            losses.append(np.asarray(loss))
+            ratios.append(self.ratios(state[2]))
+            if not np.isfinite(losses[-1]).all():
+                break  # nothing follows but more of the same
+        loss = self.validation_loss(state, text)
+        return {
+            "settings": trial.settings(),
+            "weights": self.weights,
+            "steps": steps,
+            "loss": loss if np.isfinite(loss) else None,
+            "training_loss": means(np.concatenate(losses)),
+            "ratios": mean_ratios(ratios),
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+
+    def ratios(self, slots):
+        """Rate over base rate of each matrix by path, if noise is measured."""
+        if getattr(self.optimizer, "noise", None) is None:
+            return {}
+        for variable, value in zip(
+            self.optimizer.variables, slots, strict=True
+        ):
+            variable.assign(value)
+        report = self.optimizer.noise_report()
+        return {path: float(r["ratio"].mean()) for path, r in report.items()}
+
+
+def with_rate(optimizer, slots, rate):
+    """The optimizer's state with another learning rate."""
+    return [
+        rate if variable is optimizer.learning_rate else value
+        for variable, value in zip(optimizer.variables, slots, strict=True)
+    ]
+
+
+def blocks(tokens, rows):
+    """Blocks with the token that follows, `(blocks, CONTEXT + 1)`."""
+    starts = np.asarray(rows)[:, None] * sizes.CONTEXT
+    return tokens[starts + np.arange(sizes.CONTEXT + 1)]
+
+
+def values(variables):
+    return [jnp.array(variable.value) for variable in variables]
+
+
+def means(losses):
+    """Mean training losses over equal parts of the run."""
+    parts = np.array_split(losses, min(MARKS, len(losses)))
+    return [round(float(part.mean()), 4) for part in parts]
+
+
+def mean_ratios(ratios):
+    """Mean over the run and its standard deviation, by path."""
+    later = ratios[1:] or ratios  # nothing is measured at the start
+    return {
+        path: [
+            round(float(np.mean([r[path] for r in later])), 4),
+            round(float(np.std([r[path] for r in later])), 4),
+        ]
+        for path in ratios[0]
+    }

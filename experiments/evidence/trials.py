@@ -1,0 +1,157 @@
+"""A run: all that decides its result, and the file that holds it."""
+
+import dataclasses
+import pathlib
+import shutil
+
+from experiments.settings import Settings
+from experiments.token_files import read_json
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "evidence"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Settings):
+    """One run of one optimizer.
+
+    Args:
+        optimizer: A name of `experiments.optimizers.construct`.
+        learning_rate: The peak rate.
+        options: Pairs of arguments and values; "noise.alpha" is the argument
+            `alpha` of the part `noise`.
+        seed: Of the initial weights and the order of the batches.
+    """
+
+    optimizer: str
+    learning_rate: float
+    options: tuple = ()
+    seed: int = 1
+
+    @property
+    def name(self):
+        """A readable name, another one for other settings."""
+        rate = f"{self.learning_rate:g}"
+        return f"{self.task}-{self.optimizer}-{rate}-{self.digest}"
+
+    def with_options(self, **options):
+        """The same run with some options changed."""
+        merged = dict(self.options) | options
+        return dataclasses.replace(self, options=tuple(sorted(merged.items())))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial(Run):
+    """A run on a language model.
+
+    Args:
+        model: "gpt2" or "llama".
+        size: A key of `sizes.WIDTHS`.
+        text: A name of `texts`.
+        batch_size: Blocks of 64 tokens.
+        tokens_per_weight: How long it trains.
+        initial: A name of `sizes.INITIAL`.
+        **kwargs: As `Run`.
+    """
+
+    model: str = "gpt2"
+    size: str = "S"
+    text: str = "wiki"
+    batch_size: int = 16
+    tokens_per_weight: float = 20.0
+    initial: str = "scaled"
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{self.model}-{self.size}"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(
+            self,
+            learning_rate=0.0,
+            seed=0,
+            text="",
+            tokens_per_weight=0.0,
+            initial="",
+        )
+
+    def prepare(self, folder, cache):
+        """Leave the text in `cache` as tokens.
+
+        Args:
+            folder: Has the text, unless it is Python's own.
+            cache: Another folder.
+        """
+        from experiments.evidence import texts
+
+        texts.make(self.text, folder, cache / texts.FOLDER)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.training import Learner
+
+        return Learner(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageTrial(Run):
+    """A run of the narrow airbench network.
+
+    Args:
+        model: "airbench".
+        data: "fashion_mnist".
+        widths: Channels of the three groups of convolutions.
+        batch_size: Images.
+        epochs: How long it trains.
+        **kwargs: As `Run`.
+    """
+
+    model: str = "airbench"
+    data: str = "fashion_mnist"
+    widths: tuple = (8, 32, 32)
+    batch_size: int = 500
+    epochs: int = 8
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{self.model}-{self.data}"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(self, learning_rate=0.0, seed=0, epochs=0)
+
+    def prepare(self, folder, cache):
+        """Leave the images in `cache`, where the folder has them."""
+        source = folder / f"{self.data}.npz"
+        if source.exists():
+            cache.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, cache)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.images import ImageLearner
+
+        return ImageLearner(self)
+
+
+def path_of(trial, folder=RESULTS):
+    """The file of a trial's result."""
+    return folder / trial.model / f"{trial.name}.json"
+
+
+def read(trial, folder=RESULTS):
+    """The result of a trial; None if it has not run."""
+    return read_json(path_of(trial, folder))
+
+
+def all_results(folder=RESULTS):
+    """All results of language models that a folder has."""
+    return [read_json(path) for path in sorted(folder.glob("*/*.json"))]
+
+
+def loss_of(result):
+    """The last validation loss; infinite where the run diverged."""
+    return float("inf") if result["loss"] is None else result["loss"]

@@ -1,0 +1,254 @@
+"""The bench of docs/evidence.md: what it runs, and how it counts."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.tiers import logic
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # as with `python -m experiments.evidence`
+
+pytest.importorskip("keras_hub", exc_type=ImportError)
+
+from experiments.evidence import __main__ as evidence  # noqa: E402
+from experiments.evidence import pool  # noqa: E402
+from experiments.evidence import questions  # noqa: E402
+from experiments.evidence import report  # noqa: E402
+from experiments.evidence import search  # noqa: E402
+from experiments.evidence import sizes  # noqa: E402
+from experiments.evidence import statistics  # noqa: E402
+from experiments.evidence import texts  # noqa: E402
+from experiments.evidence import trials  # noqa: E402
+from experiments.evidence.contestants import CONTESTANTS  # noqa: E402
+from experiments.evidence.contestants import make_optimizer  # noqa: E402
+
+BEST = {"learning_rate": 0.16, "weight_decay": 0.03, "beta_1": 0.98}
+
+
+def loss(trial):
+    """A loss that is lowest at `BEST`."""
+    options = {**dict(trial.options), "learning_rate": trial.learning_rate}
+    return 3 + sum(
+        abs(np.log(options[name] / best)) for name, best in BEST.items()
+    )
+
+
+def make_result(trial, value):
+    return {
+        "settings": trial.settings(),
+        "loss": value,
+        "seconds": 36.0,
+        "machine": {"sum_of_squares_ms": 60, "versions": {"keras": "3.15.1"}},
+    }
+
+
+class Bench:
+    """Results in memory."""
+
+    def __init__(self):
+        self.results = {}
+        self.calls = 0
+
+    def read(self, trial):
+        return self.results.get(trial.name)
+
+    def run(self, wanted):
+        self.calls += 1
+        for trial in wanted:
+            assert trial.name not in self.results
+            self.results[trial.name] = make_result(trial, loss(trial))
+
+
+@logic
+def test_a_search_ends_at_the_best_inside_its_grid():
+    bench = Bench()
+    while isinstance(found := search.tune("d_muon", bench.read), list):
+        bench.run(found)
+    best = {**dict(found.best.options), "learning_rate": 0.16}
+    assert found.best.learning_rate == pytest.approx(0.16)
+    assert best.items() >= BEST.items()
+    rates = [trial.learning_rate for trial, _ in found.tried]
+    assert max(rates) > 0.16  # the grid has grown past the best
+
+
+@logic
+@pytest.mark.parametrize("name", list(CONTESTANTS))
+def test_contestants_have_what_their_search_tries(name):
+    trial = search.trial_of(name, 0.01)
+    for argument, _ in search.SPACES[name][1]:
+        assert argument in dict(trial.options)
+    optimizer = make_optimizer(trial.optimizer, 0.01, trial.options)
+    assert isinstance(optimizer, keras.optimizers.Optimizer)
+
+
+@logic
+def test_the_name_of_a_trial_is_that_of_its_settings():
+    trial = search.trial_of("lanton", 0.01)
+    same = dataclasses.replace(trial, options=trial.options[::-1])
+    assert same.name == trial.name
+    other = dataclasses.replace(trial, seed=2)
+    assert other.name != trial.name
+
+
+@logic
+def test_intervals_are_students():
+    mean, half = statistics.interval([1.0, 2.0, 3.0])
+    assert (mean, half) == pytest.approx((2.0, 4.303 / 3**0.5), rel=1e-3)
+    assert statistics.interval([1.0])[1] == np.inf
+
+
+@logic
+@pytest.mark.parametrize("length", [0.5, 0.8, 1.0, 1.2, 2.0])
+def test_tokens_to_equal_loss(length):
+    curve = {x: 4 - 0.3 * np.log(x) for x in questions.CURVE}
+    ours = 4 - 0.3 * np.log(length)  # as the reference after that length
+    assert statistics.token_ratio(ours, curve) == pytest.approx(1 / length)
+
+
+@logic
+def test_an_interrupted_bench_goes_on_where_it_stopped(monkeypatch):
+    bench = Bench()
+    done = []
+
+    def one_at_a_time(wanted):
+        trial = next(t for t in wanted if bench.read(t) is None)
+        done.append(trial.name)
+        bench.results[trial.name] = make_result(trial, 3.0 + len(done) % 7)
+
+    question = questions.QUESTIONS[0]
+    question.train(one_at_a_time, bench.read)
+    assert len(set(done)) == len(done)
+    question.train(pytest.fail, bench.read)  # nothing is left
+
+
+@logic
+def test_the_page_shows_what_there_is():
+    bench = Bench()
+    table = questions.QUESTIONS[1].tables[0]
+    rows = table.rows(bench.read)
+    reference = dict(rows)[questions.REFERENCE]
+    other_label, other = rows[1]
+    for seed in (1, 2, 3):
+        for factor in questions.CURVE:
+            trial = dataclasses.replace(reference, seed=seed)
+            trial = questions.scaled(trial, factor)
+            value = 3.0 + 0.01 * seed - 0.3 * np.log(factor)
+            bench.results[trial.name] = make_result(trial, value)
+        trial = dataclasses.replace(other, seed=seed)
+        value = 3.0 + 0.01 * seed - 0.3 * np.log(1.25)
+        bench.results[trial.name] = make_result(trial, value)
+    page = report.page(bench.read, list(bench.results.values()))
+    assert "12 runs, 0.1 core-hours" in page
+    start = f"| {other_label} | {other.learning_rate:g} | 3 |"
+    (row,) = [line for line in page.splitlines() if line.startswith(start)]
+    assert "-0.0669 ± 0.0000 | 0.80 ± 0.00 |" in row
+    assert "rows have not run yet." in page
+    assert "Which optimizer ends lowest?" not in page  # nothing ran there
+
+
+@logic
+def test_runs_that_diverged_are_named():
+    assert report.with_interval([3.0, np.inf]) == "diverged"
+    trial = search.trial_of("adamw", 0.01)
+    assert trials.loss_of(make_result(trial, None)) == np.inf
+
+
+@logic
+def test_a_missing_text_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="wiki.txt or .*Received: "):
+        texts.make("wiki", tmp_path, tmp_path / "cache")
+
+
+@logic
+def test_another_backend_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(SystemExit, match="KERAS_BACKEND=jax"):
+        evidence.main(["--results", str(tmp_path)])
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+def test_runs_leave_results_and_a_page(monkeypatch, tmp_path):
+    monkeypatch.setattr(sizes, "CHUNK", 2)
+    monkeypatch.setattr(sizes, "LAYERS", 1)
+    monkeypatch.setitem(sizes.WIDTHS, "S", 32)
+    monkeypatch.setattr(texts, "VOCABULARY", 300)
+    from experiments.evidence import training
+
+    monkeypatch.setattr(training, "VALIDATION_BLOCKS", 32)
+    monkeypatch.setattr(pool, "set_up", set_up_here)
+    text = "\n\n".join(f"the quick brown fox {i} jumps" for i in range(20000))
+    (tmp_path / "wiki.txt").write_text(text)
+    trial = search.trial_of(
+        "lanton",
+        0.01,
+        {"noise.measure": "signal"},
+        batch_size=1,
+        tokens_per_weight=0.002,
+    )
+    table = questions.Table(
+        caption="Few steps",
+        rows=questions.fixed(("it", trial)),
+        seeds=(1, 2),
+    )
+    question = questions.Question(title="Any?", text="", tables=(table,))
+    monkeypatch.setattr(questions, "QUESTIONS", (question,))
+    page = tmp_path / "evidence.md"
+    arguments = ["--texts", str(tmp_path), "--output", str(tmp_path / "runs")]
+    arguments += ["--results", str(tmp_path / "results"), "--workers", "0"]
+    arguments += ["--page", str(page)]
+    evidence.main([*arguments, "--limit", "1"])
+    assert len(list((tmp_path / "results").rglob("*.json"))) == 1
+    evidence.main(arguments)
+    assert len(list((tmp_path / "results").rglob("*.json"))) == 2
+    assert "| it | 0.01 | 2 |" in page.read_text()
+
+
+@logic
+def test_images_are_taken_from_the_folder_that_has_them(tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "fashion_mnist.npz").write_text("images")
+    trial = trials.ImageTrial(optimizer="sgd", learning_rate=0.1)
+    trial.prepare(tmp_path / "given", tmp_path / "cache")
+    assert (tmp_path / "cache" / "fashion_mnist.npz").exists()
+    trial.prepare(tmp_path, tmp_path / "none")  # Keras downloads them
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+def test_images(monkeypatch, tmp_path):
+    random = np.random.default_rng(0)
+    arrays = {
+        f"{kind}_{part}": random.integers(0, high, (count, *shape))
+        for part, count in (("train", 20), ("test", 10))
+        for kind, high, shape in (("x", 255, (28, 28)), ("y", 10, ()))
+    }
+    arrays["y_train"][:10] = np.arange(10)
+    np.savez(tmp_path / "fashion_mnist.npz", **arrays)
+    monkeypatch.setitem(pool.SHARED, "cache", tmp_path)
+    monkeypatch.setitem(pool.SHARED, "results", tmp_path / "results")
+    trial = trials.ImageTrial(
+        optimizer="d_muon",
+        learning_rate=0.01,
+        widths=(2, 2, 2),
+        batch_size=10,
+        epochs=2,
+    )
+    _, error, _ = pool.run(trial)
+    result = trials.read(trial, tmp_path / "results")
+    assert len(result["accuracies"]) == trial.epochs
+    assert error == result["loss"] == 1 - result["accuracies"][-1]
+
+
+def set_up_here(cache, results, pin):
+    """`pool.set_up` without the environment of the process."""
+    assert os.environ["KERAS_BACKEND"] == "jax"
+    pool.SHARED.update(cache=cache, results=results)
