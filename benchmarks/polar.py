@@ -18,7 +18,7 @@ SHAPES = ((8, 768, 768), (4, 768, 3072), (16, 256, 1024))
 GPU_SHAPES = ((8, 2048, 2048), (4, 2048, 5632), (2, 4096, 4096))
 QUICK_SHAPES = ((2, 48, 48), (2, 32, 128))
 FORMS = ("standard", "gram", "chosen")
-SETS = ("jordan", "you", "polar_express")
+SETS = ("jordan", "you", "polar_express", "cubic")
 STEPS = 5
 
 
@@ -33,12 +33,14 @@ def known_matrix(m, n):
     return X.astype("float32"), (U @ V.T).astype("float32")
 
 
-def flops(m, n, *, steps, form, restarts):
+def flops(m, n, *, rows, form, restarts):
     """Floating-point operations per matrix, dense products."""
     s, ratio = min(m, n), max(m, n) / min(m, n)
+    squares = 2 * sum(c != 0 for _, _, c in rows)
     if form == "standard":
-        return steps * (4 * ratio + 2) * s**3
-    return (8 * steps - 6 - 6 * restarts + 4 * ratio * (1 + restarts)) * s**3
+        return (4 * ratio * len(rows) + squares) * s**3
+    starts = 1 + restarts
+    return (6 * (len(rows) - starts) + squares + 4 * ratio * starts) * s**3
 
 
 def make_form(form, m, n, rows, dtype):
@@ -84,9 +86,9 @@ def bench_forms(args, peak):
         X, polar = known_matrix(m, n)
         stack = ops.convert_to_tensor(np.broadcast_to(X, (batch, m, n)).copy())
         functions, counts, errors = {}, {}, {}
+        sets = {name: coefficient_rows(name, STEPS) for name in args.sets}
         for form in args.forms:
-            for name in args.sets:
-                coefficients = coefficient_rows(name, STEPS)
+            for name, coefficients in sets.items():
                 function, restarts = make_form(
                     form, m, n, coefficients, args.dtype
                 )
@@ -109,10 +111,11 @@ def bench_forms(args, peak):
                 "error": errors[form, name],
             }
             if form != "chosen":
+                restarts = counts[form, name]
                 work = batch * flops(
-                    m, n, steps=STEPS, form=form, restarts=counts[form, name]
+                    m, n, rows=sets[name], form=form, restarts=restarts
                 )
-                row["restarts"] = counts[form, name]
+                row["restarts"] = restarts
                 row["GFLOP/s"] = work / seconds / 1e9
                 row["of peak"] = work / seconds / peak
             rows.append(row)

@@ -48,7 +48,7 @@ LEARNING_RATE = 0.02
 
 # Observed 4e-6 of the distance moved, on every backend and at every step.
 TOLERANCE = 1e-4
-CUBIC = [(1.875, -1.25, 0.375)]
+PLAIN_QUINTIC = [(1.875, -1.25, 0.375)]
 
 
 def make_optimizer(variables, paths=PATHS, **options):
@@ -244,13 +244,14 @@ CASES = {
         "alpha": 0.1,
         "group_reduction": "mean",
         "noise_interval": 3,
-        "ns_coefficients": CUBIC,
+        "ns_coefficients": PLAIN_QUINTIC,
         "ns_steps": 12,
     },
     "polar_express": {
         "ns_coefficients": "polar_express",
         "noise_interval": 1,
     },
+    "cubic": {"ns_coefficients": "cubic", "noise_interval": 1},
     "more_steps": {
         "ns_coefficients": "polar_express",
         "ns_steps": 7,

@@ -123,7 +123,8 @@ def crossover(share: float) -> float:
     With symmetric products at a share c of dense ones, T rows and k restarts
     the standard form costs T (2 c r + 2 c + 2 r), the Gram form
     (1 + k) (2 c r + 2 r) + (8 T - 6 - 6 k) c, in units of the short side
-    cubed: equal at r = 3 c / (1 + c), for any T and k.
+    cubed: equal at r = 3 c / (1 + c), for any T and k. Without squares, as
+    with cubic rows, both cost 2 c T less: they are equal at the same r.
 
     Args:
         share: Cost of a symmetric product over that of a dense one, above 0.

@@ -66,6 +66,17 @@ COEFFICIENTS: dict[str, tuple[Row, ...]] = {
         ),
         (1.875, -1.25, 0.375),
     ),
+    # arXiv 2606.00371, as "cubic5" in github.com/NVIDIA-NeMo/
+    # Emerging-Optimizers: c = 0 saves a product of each step. Further steps
+    # are the plain cubic, which maps 1 to 1.
+    "cubic": (
+        (3.3656576, -3.3420992, 0.0),
+        (2.5744352, -1.4957376, 0.0),
+        (2.5368962, -1.4312570, 0.0),
+        (2.4418906, -1.2764040, 0.0),
+        (2.2230472, -0.9630650, 0.0),
+        (1.5, -0.5, 0.0),
+    ),
 }
 
 
@@ -136,8 +147,9 @@ class NewtonSchulz(Part):
 
     Args:
         steps: Newton-Schulz steps, from 1 to 100.
-        coefficients: `"jordan"`, `"you"`, `"polar_express"` or rows
-            `(a, b, c)`; the last row is repeated up to `steps`.
+        coefficients: `"jordan"`, `"you"`, `"polar_express"`, `"cubic"` or
+            rows `(a, b, c)`; the last row is repeated up to `steps`. A row
+            with c = 0, as all of `"cubic"`, takes two products, not three.
         dtype: Dtype of the products: `"float32"`, `"float16"`, `"bfloat16"`,
             or `"auto"`: float32 on a CPU, float16 on a GPU, bfloat16 on a TPU.
             Matrices are normalized in float32 before.
@@ -219,11 +231,17 @@ def newton_schulz(
     X, _ = unit_norm(transposed(X) if tall else X)
     X = products.split(ops.cast(X, dtype))
     for a, b, c in rows:
-        A = products.gram(X)
-        P = products.commuting(A, A, A, beta=b, alpha=c)
+        P = _polynomial(products.gram(X), b, c, products)
         X = products.apply(P, X, beta=a)
     X = ops.cast(products.join(X), "float32")
     return transposed(X) if tall else X
+
+
+def _polynomial(A: Any, b: float, c: float, products: Products) -> Any:
+    """The sum b A + c A^2, without a product where c is 0."""
+    if c == 0.0:
+        return b * A
+    return products.commuting(A, A, A, beta=b, alpha=c)
 
 
 def gram_newton_schulz(
@@ -273,14 +291,14 @@ def _gram_factor(X: Any, rows: Sequence[Row], products: Products) -> Any:
     """Q with Q X = the rows' map of X: between two restarts."""
     R = products.gram(X)
     a, b, c = rows[0]
-    Z = products.commuting(R, R, R, beta=b, alpha=c)
+    Z = _polynomial(R, b, c, products)
     # `a` is not folded into Z: half precision would round it.
     Q = Z + a * products.identity(X)
     for b_next in rows[1:]:
         RZ = products.commuting(R, R, Z, beta=a)
         R = products.commuting(RZ, Z, RZ, beta=a)
         a, b, c = b_next
-        Z = products.commuting(R, R, R, beta=b, alpha=c)
+        Z = _polynomial(R, b, c, products)
         Q = products.commuting(Q, Q, Z, beta=a)
     return Q
 
@@ -333,16 +351,22 @@ def restart_rows(rows: tuple[Row, ...], precision: str) -> tuple[int, ...]:
 def _condition(
     rows: Sequence[Row], restarts: Sequence[int], rounding: float
 ) -> float:
-    """Largest condition number of Q on the way through all rows."""
+    """Largest condition number of Q on the way through all rows.
+
+    Not after the first row of all or after a restart: there the standard form
+    has the same one.
+    """
     x = np.logspace(0, -10, 200)
     r, q, worst = x * x - rounding, np.ones_like(x), 1.0
     with np.errstate(all="ignore"):
         for i, (a, b, c) in enumerate(rows):
-            if i in restarts:
+            starts = i == 0 or i in restarts
+            if starts:
                 x = q * x
                 r, q = x * x - rounding, np.ones_like(x)
             z = a + b * r + c * r * r
             q, r = q * z, r * z * z
             size = np.abs(q)
-            worst = max(worst, float(np.max(size) / np.min(size)))
+            if not starts:
+                worst = max(worst, float(np.max(size) / np.min(size)))
     return worst if np.isfinite(worst) else np.inf

@@ -8,8 +8,8 @@ import numpy as np
 from helpers.optimizers import paper
 
 LEARNING_RATE = 0.01
-CUBIC = [(1.875, -1.25, 0.375)]  # fixed point 1: an exact polar factor
-EXACT = {"ns_coefficients": CUBIC, "ns_steps": 30}
+PLAIN_QUINTIC = [(1.875, -1.25, 0.375)]  # fixed point 1: an exact polar factor
+EXACT = {"ns_coefficients": PLAIN_QUINTIC, "ns_steps": 30}
 HALVES = ("bfloat16", "float16")
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from helpers.tiers import keep
 from helpers.tiers import logic
-from helpers.trials import CUBIC
 from helpers.trials import EXACT
 from helpers.trials import HALVES
 from helpers.trials import HIDDEN
 from helpers.trials import LEARNING_RATE
+from helpers.trials import PLAIN_QUINTIC
 from helpers.trials import TENSORS
 from helpers.trials import Trial
 from helpers.trials import hidden
@@ -100,7 +100,7 @@ def test_sizes_in_bfloat16_at_the_ends(scale):
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_rows_and_columns(shape, scale):
     """A row's polar factor is the row at unit length."""
-    trial = Trial([hidden(*shape)], ns_coefficients=CUBIC)
+    trial = Trial([hidden(*shape)], ns_coefficients=PLAIN_QUINTIC)
     (gradient,) = normals(shape, scale=scale)
     (move,) = trial.step([gradient])
     unit = gradient / np.linalg.norm(gradient.astype("float64"))
@@ -112,7 +112,7 @@ def test_rows_and_columns(shape, scale):
 @logic
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
 def test_rank_one_size(scale):
-    trial = Trial([hidden(10, 14)], ns_coefficients=CUBIC)
+    trial = Trial([hidden(10, 14)], ns_coefficients=PLAIN_QUINTIC)
     left, right = normals((10, 1), (1, 14))
     (move,) = trial.step([scale * (left @ right)])
     unit = left @ right / np.linalg.norm(left) / np.linalg.norm(right)
@@ -123,7 +123,7 @@ def test_rank_one_size(scale):
 
 @logic
 @pytest.mark.parametrize(
-    "coefficients", ["jordan", "you", "polar_express", CUBIC]
+    "coefficients", ["jordan", "you", "polar_express", "cubic", PLAIN_QUINTIC]
 )
 @pytest.mark.parametrize("steps", [1, 4, 5, 9])
 def test_rank_one_points_downhill(coefficients, steps):

@@ -18,6 +18,7 @@ BANDS = {
     "jordan": (0.675, 1.165),
     "you": (0.97, 1.12),
     "polar_express": (0.84, 1.135),
+    "cubic": (0.57, 1.31),
 }
 
 
@@ -158,10 +159,11 @@ def test_low_rank_does_not_diverge(
         form(ops.convert_to_tensor(X), rows, dtype=dtype)
     )
     values = np.linalg.svd(found, compute_uv=False)
-    low, _ = BANDS[name]
+    low, high = BANDS[name]
     # The largest singular values, below 5e-3 of the norm as well; observed
-    # at most 1.21 in float32 and 1.7 in bfloat16.
-    assert np.all(values < {"float32": 1.25, "float16": 1.4}.get(dtype, 2.0))
+    # at most 1.21 in float32 (1.30 with "cubic") and 1.7 in bfloat16.
+    limit = {"float32": 1.25, "float16": 1.4}.get(dtype, 2.0)
+    assert np.all(values < max(limit, high))
     assert np.all(
         values[:, : min(rank, 8)]
         > {"float32": 1, "float16": 0.9}.get(dtype, 0.5) * low
@@ -190,6 +192,7 @@ def test_half_precision_products_take_any_scale(
         ("jordan", (2, 3), (2, 3)),
         ("you", (2,), (1, 3)),
         ("polar_express", (2, 3), (1, 2, 3)),
+        ("cubic", (1,), (1, 2)),
     ],
 )
 def test_restarts_by_precision(
