@@ -6,6 +6,8 @@ compiled for a GPU without running, which shows that the compilers take them.
 
 import importlib.util
 import pathlib
+import re
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -215,26 +217,73 @@ def test_not_available_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not load_triton(interpret=True).available(torch.zeros(1))
 
 
-@on_torch
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_triton_compiles(
-    dtype: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    # The interpreter takes Python that the compiler does not.
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+# By compute capability: a chip, the products of its tensor cores in PTX, and
+# the shared memory of a block in bytes (CUDA C++ Programming Guide).
+CHIPS = {
+    80: ("A100", "mma.sync", 163 * 2**10),
+    90: ("H100", "wgmma", 227 * 2**10),
+    100: ("B200", "tcgen05.mma", 227 * 2**10),
+}
+POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32"}
+
+
+def compile_triton(dtype: str, side: int, capability: int) -> Any:
+    """The kernel as it is launched for contiguous matrices of a side."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     kernel = load_triton(interpret=False)._kernel
-    constants = {"TILE": 64, "DEPTH": 32, "UPCAST": False}
+    tile, depth, warps = kernels.tile_sizes(side, side, getattr(torch, dtype))
+    constants = {"TILE": tile, "DEPTH": depth, "UPCAST": False}
+    constants |= {"stride_ak": 1, "stride_bk": 1}
     signature = {name: "i32" for name in kernel.arg_names}
-    signature |= dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), f"*{dtype}")
+    signature |= dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), POINTERS[dtype])
     signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(kernel.arg_names)
+        if name not in constants
+    }
+    return triton.compile(
+        ASTSource(kernel, signature, constants, aligned),
+        target=GPUTarget("cuda", capability, 32),
+        options={"num_warps": warps, "num_stages": 3},
+    )
+
+
+def bytes_of_local_memory(cubin: bytes, folder: pathlib.Path) -> int:
+    """What a kernel spills, and its stack, by the tool that Triton brings."""
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin)
+    tools = pathlib.Path(triton.__file__).parent / "backends/nvidia/bin"
+    command = [str(tools / "cuobjdump"), "--dump-resource-usage", str(path)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    sizes = re.findall(r"(?:STACK|LOCAL):(\d+)", told.stdout)
+    assert len(sizes) == 2, told.stdout
+    return sum(map(int, sizes))
+
+
+@on_torch
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.parametrize("capability", CHIPS)
+@pytest.mark.parametrize("side", [64, 1024, 2048])
+@pytest.mark.parametrize("dtype", POINTERS)
+def test_triton_compiles(
+    dtype: str,
+    side: int,
+    capability: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    """Ahead of time, for chips that are not here: no GPU is needed."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    compiled = compile_triton(dtype, side, capability)
+    _, product, most = CHIPS[capability]
     # TF32 would be a dot product of float32 in lower precision.
     assert "tf32" not in compiled.asm["ptx"]
-    assert ("wgmma" in compiled.asm["ptx"]) == (dtype == "bf16")
+    assert (product in compiled.asm["ptx"]) == (dtype != "float32")
+    assert compiled.metadata.shared <= most
+    assert bytes_of_local_memory(compiled.asm["cubin"], tmp_path) == 0
 
 
 @on_jax
