@@ -315,7 +315,7 @@ LARGEST_CONDITION = {
     "float32": 2000.0,
     "tensorfloat32": 60.0,
     "float16": 60.0,
-    "bfloat16": 60.0,
+    "bfloat16": 21.0,
 }
 
 

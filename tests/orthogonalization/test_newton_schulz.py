@@ -170,6 +170,23 @@ def test_low_rank_does_not_diverge(
     )
 
 
+@pytest.mark.parametrize("name", keep(COEFFICIENTS, ["polar_express"]))
+@pytest.mark.parametrize("steps", [6, 8, 10])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_more_rows_do_not_diverge(dtype: str, steps: int, name: str) -> None:
+    """The plain rows at the end send values above about 1.5 to infinity."""
+    random = np.random.default_rng(0)
+    U = np.linalg.qr(random.standard_normal((96, 96)))[0]
+    V = np.linalg.qr(random.standard_normal((400, 96)))[0]
+    numbers = np.arange(1.0, 97.0)
+    values = np.stack([numbers**-power for power in (0.5, 1, 1.5, 2, 3)])
+    X = ((U * values[:, None]) @ V.T).astype("float32")
+    rows = coefficient_rows(name, steps)
+    found = gram(X, rows, dtype=dtype, restarts=restart_rows(rows, dtype))
+    # Observed at most 1.24.
+    assert np.all(np.linalg.norm(found, 2, axis=(1, 2)) < 1.4)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_half_precision_products_take_any_scale(
@@ -190,9 +207,9 @@ def test_half_precision_products_take_any_scale(
     ("name", "float16", "bfloat16"),
     [
         ("jordan", (2, 3), (2, 3)),
-        ("you", (2,), (1, 3)),
+        ("you", (2,), (1, 2, 3)),
         ("polar_express", (2, 3), (1, 2, 3)),
-        ("cubic", (1,), (1, 2)),
+        ("cubic", (1,), (1, 2, 3)),
     ],
 )
 def test_restarts_by_precision(
