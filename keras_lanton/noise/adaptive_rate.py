@@ -28,6 +28,7 @@ from keras_lanton.noise.schedule import MeasurementPlan
 from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.entry_noise import line_rms
 from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
 from keras_lanton.norms.nuclear_norm import svd_nuclear_norm
@@ -51,7 +52,7 @@ CHOICES = {
     "group_reduction": ("max", "mean"),
     "schedule": ("staggered", "interval"),
     "reference": ("previous_gradient", "independent_gradient", "momentum"),
-    "estimator": ("lanczos", "newton_schulz", "randomized_svd", "svd"),
+    "estimator": ("auto", "lanczos", "newton_schulz", "randomized_svd", "svd"),
 }
 NUMBERS: Numbers = {
     "alpha": ("None or a number above 0", lambda x: x > 0, False),
@@ -112,8 +113,10 @@ class NoiseAdaptiveRate(Part):
             without a second buffer.
         estimator: Nuclear norm of the hidden samples: `"lanczos"` (sketch and
             stochastic Lanczos quadrature, within a few percent),
-            `"newton_schulz"` (`<D, polar(D)>`), `"svd"` (exact) or
-            `"randomized_svd"` (the paper's).
+            `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's rows),
+            `"svd"` (exact), `"randomized_svd"` (the paper's) or `"auto"`:
+            `"lanczos"` on a CPU; on a GPU or TPU `<D, polar(D)>` by five
+            rows, which needs neither QR nor eigenvalues.
         rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
         power_iterations: Power iterations of `"randomized_svd"`, at least 0.
             Defaults to 2.
@@ -141,7 +144,7 @@ class NoiseAdaptiveRate(Part):
     interval: int = 10
     schedule: str = "staggered"
     reference: str = "previous_gradient"
-    estimator: str = "lanczos"
+    estimator: str = "auto"
     rank: int | None = None
     power_iterations: int | None = None
     previous_gradient_dtype: str | None = None
@@ -197,6 +200,7 @@ class NoiseAdaptiveRate(Part):
         rank = 6 if self.rank is None else self.rank
         iterations = self.power_iterations
         return {
+            "auto": fastest_nuclear_norm,
             "lanczos": lanczos_nuclear_norm,
             "newton_schulz": None,
             "svd": svd_nuclear_norm,

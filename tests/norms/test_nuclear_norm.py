@@ -12,8 +12,11 @@ from helpers.norms import YOU
 from helpers.norms import dual
 from helpers.norms import matrices
 from helpers.tiers import logic
+from keras_lanton import backends
 from keras_lanton.norms.norms import Spectral
+from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
+from keras_lanton.norms.nuclear_norm import polar_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
 from keras_lanton.norms.nuclear_norm import svd_nuclear_norm
 
@@ -52,6 +55,7 @@ def test_randomized_svd_is_exact_at_full_rank_and_low_below(
     [
         svd_nuclear_norm,
         lanczos_nuclear_norm,
+        polar_nuclear_norm,
         functools.partial(
             randomized_svd_nuclear_norm, rank=2, power_iterations=1
         ),
@@ -84,8 +88,17 @@ def spectrum(case: str, m: int, n: int) -> np.ndarray:
 
 
 @logic
-def test_lanczos_is_fair_to_shapes_and_spectra() -> None:
+@pytest.mark.parametrize(
+    ("device", "limit"),
+    # Observed: 1.06, 1.04 (float16) and 1.04 (bfloat16).
+    [("cpu", 1.1), ("gpu", 1.1), ("tpu", 1.1)],
+)
+def test_estimates_are_fair_to_shapes_and_spectra(
+    device: str, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rates compare layers: what is read must not depend on the shape."""
+    # The products of that device, on this one.
+    monkeypatch.setattr(backends.load(), "device", lambda: device)
     ratios = []
     cases = ("noise", "rank 8 .5", "rank 8 .9", "rank 64", "power.5", "power1")
     cases += ("power1.5", "power2")
@@ -97,8 +110,8 @@ def test_lanczos_is_fair_to_shapes_and_spectra() -> None:
         V = np.linalg.qr(random.standard_normal((n, s)))[0]
         values = np.stack([spectrum(case, m, n) for case in cases])
         D = ((U * values[:, None]) @ V.T).astype("float32")
-        found = lanczos_nuclear_norm(ops.convert_to_tensor(D))
+        found = fastest_nuclear_norm(ops.convert_to_tensor(D))
         ratios.append(ops.convert_to_numpy(found) / values.sum(axis=1))
     spread = np.max(ratios) / np.min(ratios)
-    # Observed: 1.06; benchmarks/noise.py has the real sizes.
-    assert spread < 1.1, np.round(ratios, 3)
+    # benchmarks/noise.py has the real sizes.
+    assert spread < limit, np.round(ratios, 3)
