@@ -144,20 +144,25 @@ bench-loss: $(VENV)/ready
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/loss.py
 	$(VENV)/bin/python benchmarks/tables.py
 
-# The environment there has the builds with CUDA.
+# The environment there has the builds with CUDA. GPU=--pretend: on a CPU,
+# with tiny sizes, to see that it runs.
+GPU = --gpu
 ## bench-gpu    the same on a GPU: bfloat16, larger shapes
 bench-gpu:
 	@set -e; for backend in jax torch; do \
 	  for model in gpt2 llama; do \
-	    KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py --gpu \
-	      --model $$model; \
+	    for kernels in "" --gpu-kernels; do \
+	      KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py $(GPU) \
+	        --model $$model $$kernels; \
+	    done; \
 	  done; \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/polar.py --gpu; \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/noise.py --gpu; \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/memory.py --gpu; \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/polar.py $(GPU); \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/noise.py $(GPU); \
+	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/memory.py $(GPU); \
 	done
-	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py --gpu
-	$(PYTHON) benchmarks/tables.py
+	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py $(GPU)
+	$(PYTHON) benchmarks/tables.py $(if $(filter --pretend,$(GPU)),\
+	  --results runs/benchmarks --output runs/benchmarks/benchmarks.md)
 
 # The code blocks of its pages run in the tests.
 ## docs         the documentation as a site, in site/

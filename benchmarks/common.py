@@ -27,6 +27,7 @@ STARTED = time.perf_counter()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = pathlib.Path("benchmarks", "results")
 BACKENDS = ("jax", "torch", "tensorflow")
+PRETENDED = "no GPU"  # the device of --pretend
 
 
 # -- The command line --------------------------------------------------------
@@ -46,6 +47,12 @@ def make_parser(description):
         "runs/benchmarks and mean nothing",
     )
     add("--gpu", action="store_true", help="on the GPU, larger sizes")
+    add(
+        "--pretend",
+        action="store_true",
+        help="what --gpu does, on the CPU and with the sizes of --quick: to "
+        "test that it starts, runs and reports where there is no GPU",
+    )
     add("--commit", help="what to record as the commit where git is missing")
     add("--output", type=pathlib.Path, help=f"folder, default: {RESULTS}")
     return parser
@@ -68,16 +75,28 @@ def parse(parser, argv=None):
             f"KERAS_BACKEND must be one of {', '.join(BACKENDS)}, "
             f"not {args.backend!r}"
         )
+    args.gpu |= args.pretend
+    args.quick |= args.pretend
     args.output = args.output or (
         pathlib.Path("runs", "benchmarks") if args.quick else RESULTS
     )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if not args.gpu:
+    if args.pretend or not args.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         os.environ["JAX_PLATFORMS"] = "cpu"
     elif gpu_name(args.backend) is None:
         parser.error(f"--gpu: {args.backend} sees no GPU")
+    if args.pretend:
+        pretend()
     return args
+
+
+def pretend():
+    """Have the package choose as on a GPU; its kernels are interpreted."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from keras_lanton import backends
+
+    backends.load().device = lambda: "gpu"
 
 
 # -- Where it ran ------------------------------------------------------------
@@ -164,6 +183,7 @@ def write(args, benchmark, rows, figures=(), **settings):
         **settings: What else to record.
     """
     gpu = gpu_name(args.backend) if args.gpu else None
+    gpu = PRETENDED if args.pretend else gpu
     script = pathlib.Path(sys.argv[0]).name
     result = {
         "benchmark": benchmark,

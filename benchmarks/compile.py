@@ -123,6 +123,7 @@ def run_worker(args):
 def start_worker(args, optimizer):
     """Run this file in a new process for one optimizer."""
     options = ["--quick"] * args.quick + ["--gpu"] * args.gpu
+    options += ["--pretend"] * args.pretend
     command = [sys.executable, __file__, "--worker", optimizer, *options]
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
     done = subprocess.run(

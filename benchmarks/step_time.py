@@ -425,7 +425,7 @@ def main(argv=None):
     rows, figures = summarize(times, args.ns_dtype)
     common.write(
         args,
-        f"step_time_{args.model}",
+        f"step_time_{args.model}" + "_kernels" * args.gpu_kernels,
         rows,
         figures,
         parameters=sum(spec.size for spec in pools[0].specs),

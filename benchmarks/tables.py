@@ -140,6 +140,8 @@ ASKED = (
 HEADINGS = {
     "step_time_gpt2": "Step time, GPT-2 small",
     "step_time_llama": "Step time, Llama",
+    "step_time_gpt2_kernels": "Step time, GPT-2 small, GPU kernels",
+    "step_time_llama_kernels": "Step time, Llama, GPU kernels",
     "polar": "Polar factor",
     "noise": "Noise estimators",
     "memory": "Memory",
