@@ -119,7 +119,7 @@ class Oracle:
     gradients for each micro-batch.
 
     `ns_coefficients` is a name, a list of rows, or `"exact"` for the polar
-    factor itself, through an SVD. `noise_estimator="lanczos"` is an SVD too:
+    factor itself, through an SVD. `noise_estimator="auto"` is an SVD too:
     it is exact for matrices as small as those of the tests.
 
     `noise_schedule="staggered"` needs `turns`: for each layer an array with
@@ -146,7 +146,7 @@ class Oracle:
         noise_interval=10,
         noise_schedule="staggered",
         noise_reference="previous_gradient",
-        noise_estimator="lanczos",
+        noise_estimator="auto",
         hidden_scale=0.2,
         embedding_scale=300.0,
         vector_scale=1.0,
@@ -420,7 +420,7 @@ class Oracle:
     def _dual_norm(self, layer, d):
         d_in, d_out = d.shape
         if layer.role == "hidden":
-            if self.noise_estimator in ("svd", "lanczos"):
+            if self.noise_estimator in ("svd", "lanczos", "auto"):
                 nuclear = np.sum(np.linalg.svd(d, compute_uv=False))
             else:
                 nuclear = np.sum(d * self._polar(d))

@@ -4,6 +4,7 @@ Functions whose name ends in `_` may overwrite their first argument; here they
 return new tensors, on PyTorch they overwrite.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -76,6 +77,23 @@ def layouts(variables: Sequence[Any]) -> list[None]:
 def laid_out(tensors: Sequence[Tensor], layouts: Sequence[Any]) -> list[Tensor]:
     """The tensors as they are."""
     return list(tensors)
+
+
+def to_host(*tensors: Tensor) -> list[Tensor]:
+    """Small tensors where `unpack` of them, and conditions, do not wait.
+
+    Args:
+        *tensors: Of 32-bit dtypes.
+
+    Returns:
+        Tensors of their shapes and dtypes.
+    """
+    return list(tensors)
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """Operations on tensors from `to_host` stay there."""
+    return contextlib.nullcontext()
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

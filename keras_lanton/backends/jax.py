@@ -18,11 +18,13 @@ from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
+from keras_lanton.backends.functional import on_host as on_host
 from keras_lanton.backends.functional import (
     over_hypotenuse_ as over_hypotenuse_,
 )
 from keras_lanton.backends.functional import reduces
 from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import update_ as update_
 from keras_lanton.types import Tensor

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import torch
 from keras import ops
 
@@ -111,6 +112,27 @@ def dense(gradient: Tensor | None) -> Tensor | None:
 
 # Outside the graphs of torch.compile, which would trace every bucket anew.
 eager: Callable[..., Any] = torch.compiler.disable
+
+
+def to_host(*tensors: Tensor) -> list[Tensor]:
+    """`functional.to_host`: one copy, so that a GPU is waited for once."""
+    if device() == "cpu":
+        return list(tensors)
+    # Reinterpreted, not rounded; no GPU of Apple's has float64.
+    bits = [x.reshape(-1).view(torch.int32) for x in tensors]
+    copied = torch.cat(bits).cpu().split([len(one) for one in bits])
+    return [
+        one.view(x.dtype).reshape(x.shape)
+        for one, x in zip(copied, tensors, strict=True)
+    ]
+
+
+def on_host() -> contextlib.AbstractContextManager[Any]:
+    """`functional.on_host`."""
+    if device() == "cpu":
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = keras.device("cpu")
+    return context
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

@@ -271,9 +271,11 @@ class NoiseAdaptiveRate(Part):
         """
         if not plan.groups:
             return ops.ones_like(state["noise"]), {}
-        due = self.due_chunks(plan, t)
+        with backend.on_host():
+            due = self.due_chunks(plan, t)
+            measured = self.measured(plan, due, state["last_step"], active, t)
         outputs = self.sample(plan, norms, G, B_last, state, due)
-        measured = self.measured(plan, due, state["last_step"], active, t)
+        measured = ops.convert_to_tensor(measured)  # on the device again
         new = self.accumulate(plan, state, outputs, measured)
         if "previous_gradient" in state:
             new["previous_gradient"] = self.store_reference(
@@ -476,9 +478,9 @@ class NoiseAdaptiveRate(Part):
         Returns:
             One chunk per group; without any gradient the stored one.
         """
-        coming = ops.where(
-            ops.any(active), self.due_chunks(plan, t + 1), plan.chunk_counts
-        )
+        with backend.on_host():
+            due = self.due_chunks(plan, t + 1)
+            coming = ops.where(ops.any(active), due, plan.chunk_counts)
         (coming,) = backend.unpack(coming)
         return [
             _chunk_or_old(group, chunk, G, old)

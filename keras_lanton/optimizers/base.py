@@ -544,8 +544,12 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             t = ops.cast(self.iterations, "int32") - skipped + 1
             eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
 
-            size = backend.abs_sums(G)
-            finite = ops.all(ops.isfinite(size))
+            size, last_step, eta, t = backend.to_host(
+                backend.abs_sums(G), state["last_step"], eta, t
+            )
+            state = {**state, "last_step": last_step}
+            with backend.on_host():
+                finite = ops.all(ops.isfinite(size))
             active = size != 0
             masks = self.nonfinite == "skip" and backend.is_compiled(finite)
             if masks:

@@ -245,18 +245,15 @@ class LMOOptimizer(LayerwiseOptimizer):
         layout, work = self._layout, self._work
         B_last = [upcast_half(b) for b in state["momentum"]]
         G = cast_like(G, B_last)
-        mask = ops.cast(active, "float32")
 
         # Lines 7 to 9 come first: line 5 may overwrite B_{t-1}.
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
-        active_matrices = ops.take(mask, layout.variable_of_matrix)
-        rates = eta * ratio * active_matrices
+        active_matrices = ops.take(active, layout.variable_of_matrix)
+        rates = eta * ratio * ops.cast(active_matrices, "float32")
         rates = ops.convert_to_tensor(work.step_scales) * rates
 
-        c, nesterov_weight = self._momentum_weights(state["last_step"], mask)
-        decay_factor = 1.0 - eta * self.weight_decays() * mask
-        c, nesterov_weight, decay_factor, *adamw = backend.unpack(
-            c, nesterov_weight, decay_factor, *self._adamw_scalars(eta, mask)
+        c, nesterov_weight, decay_factor, *adamw = self._scalars(
+            state["last_step"], active, eta
         )
 
         # Line 5: B_t. `new` is the state as it grows.
@@ -314,6 +311,23 @@ class LMOOptimizer(LayerwiseOptimizer):
             lines, state, beta_1=self.beta_1, nesterov=self.nesterov
         )
         return functools.partial(norm.noisy_lmo, noise=noise)
+
+    def _scalars(
+        self, last_step: Tensor, active: Tensor, eta: Tensor
+    ) -> list[list[Any]]:
+        """One scalar for each variable, of each kind.
+
+        The weights of the gradient in B_t and in what line 6 sees, the factor
+        on the weights, then those of AdamW.
+        """
+        with backend.on_host():
+            mask = ops.cast(active, "float32")
+            scalars = backend.unpack(
+                *self._momentum_weights(last_step, mask),
+                1.0 - eta * self.weight_decays() * mask,
+                *self._adamw_scalars(eta, mask),
+            )
+        return scalars  # type: ignore[no-any-return]
 
     def _momentum_weights(
         self, last_step: Tensor, mask: Tensor

@@ -1,0 +1,88 @@
+"""How often a step waits for a GPU, counted without one."""
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.variables import make_gradients
+from helpers.variables import make_variables
+from helpers.variables import to_tensors
+from keras_lanton import AuxiliaryAdamW
+from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
+from keras_lanton import backends
+from keras_lanton.baselines import DMuon
+from keras_lanton.baselines import Scion
+
+if keras.backend.backend() != "torch":
+    pytest.skip("JAX and TensorFlow compile steps", allow_module_level=True)
+
+import torch
+
+from helpers.pretended_gpu import PretendedGpu
+
+MAKERS = {
+    "default": Lanton,
+    "paper": Lanton.paper,
+    "within": lambda: Lanton(noise=NoiseAdaptiveRate(within_matrices=True)),
+    "signal": lambda: Lanton(noise=NoiseAdaptiveRate(alpha_unit="signal")),
+    "momentum": lambda: Lanton(
+        noise=NoiseAdaptiveRate(reference="momentum", interval=1)
+    ),
+    "no noise": lambda: Lanton(noise=None, nonfinite="propagate"),
+    "adamw": lambda: Lanton(
+        auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
+        clipnorm=1.0,
+    ),
+    "schedule": lambda: Lanton(
+        # Those with a warm-up have a conditional of their own.
+        keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
+    ),
+    "d_muon": lambda: DMuon(0.01),
+    "scion": lambda: Scion(0.01),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_step_waits_for_a_gpu_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends.load(), "device", lambda: "gpu")
+    gpu = PretendedGpu()
+    with gpu, keras.device("cuda:0"):
+        variables = make_variables()
+        optimizer = MAKERS[name]()
+        optimizer.build(variables)
+        for step, gradients in enumerate(make_gradients(12)):
+            if step == 5:  # which is skipped
+                gradients[0][0, 0] = np.inf
+            if step == 7:
+                gradients[1][:] = 0.0
+            tensors = to_tensors(gradients)
+            gpu.waits.clear()
+            optimizer.apply(tensors, variables)
+            assert len(gpu.waits) <= 1, gpu.waits
+        assert all(gpu.is_on_gpu(v.value) for v in optimizer.variables)
+
+
+def test_the_stand_in_counts_and_refuses() -> None:
+    gpu = PretendedGpu()
+    with gpu:
+        there = torch.ones(3, device="cuda") + 1.0
+        here = torch.ones(3)
+        assert (there.device.type, here.device.type) == ("cuda", "cpu")
+        assert there.is_cuda
+        assert not here.is_cuda
+        with pytest.raises(RuntimeError, match="on the CPU"):
+            there + here
+        assert (there * torch.tensor(2.0)).device.type == "cuda"
+        assert not gpu.waits
+        reads = (
+            bool((there > 0).all()),
+            there.tolist(),
+            there[0].item(),
+            there.cpu(),
+            there.to("cpu"),
+            torch.nonzero(there),
+        )
+        assert len(gpu.waits) == len(reads)
