@@ -1,0 +1,116 @@
+"""The step of GPT-2 small as JAX hands it to the compilers of a GPU and a TPU.
+
+JAX lowers for devices that are not here; what their compilers make of it is
+not seen.
+"""
+
+import collections
+import re
+
+import keras
+import pytest
+
+from helpers.tiers import exhaustive
+from keras_lanton import Lanton
+from keras_lanton import backends
+from keras_lanton import use_gpu_kernels
+
+if keras.backend.backend() != "jax":
+    pytest.skip(
+        "others do not lower for absent devices", allow_module_level=True
+    )
+
+import jax
+
+keras_hub = pytest.importorskip("keras_hub", exc_type=ImportError)
+
+DEVICES = {"cuda": ("gpu", "f16"), "tpu": ("tpu", "bf16")}
+CONTEXT = 64
+
+
+def make_model(layers: int) -> keras.Model:
+    """GPT-2 small's blocks and widths; a small vocabulary."""
+    backbone = keras_hub.models.GPT2Backbone(
+        vocabulary_size=1000,
+        num_layers=layers,
+        num_heads=12,
+        hidden_dim=768,
+        intermediate_dim=3072,
+        max_sequence_length=CONTEXT,
+    )
+    logits = backbone.token_embedding(backbone.output, reverse=True)
+    return keras.Model(backbone.input, logits)
+
+
+def shapes(variables: list) -> list:
+    return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
+
+
+def lowered_step(layers: int, platform: str) -> str:
+    """A whole training step for a platform, as StableHLO."""
+    model = make_model(layers)
+    optimizer = Lanton()
+    optimizer.build(model.trainable_variables)
+    mean_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def step(weights, other, state, x, y):  # type: ignore[no-untyped-def]
+        def loss(weights):  # type: ignore[no-untyped-def]
+            logits, new = model.stateless_call(weights, other, x, training=True)
+            return mean_loss(y, logits), new
+
+        (_, new), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
+        weights, state = optimizer.stateless_apply(state, gradients, weights)
+        return weights, new, state
+
+    ids = jax.ShapeDtypeStruct((2, CONTEXT), "int32")
+    traced = jax.jit(step).trace(
+        shapes(model.trainable_variables),
+        shapes(model.non_trainable_variables),
+        shapes(optimizer.variables),
+        {"token_ids": ids, "padding_mask": ids},
+        ids,
+    )
+    return str(traced.lower(lowering_platforms=(platform,)).as_text())
+
+
+def products(text: str) -> collections.Counter:
+    """How many products there are, by the dtypes of factors and result."""
+    found: collections.Counter = collections.Counter()
+    for line in text.splitlines():
+        if "stablehlo.dot_general" in line:
+            # With an algorithm, the sums could be in another dtype.
+            assert "algorithm" not in line
+            types = line.rpartition(" : ")[2]
+            found[tuple(re.findall(r"x((?:bf|f|i)\d+)>", types))] += 1
+    return found
+
+
+@pytest.mark.parametrize("layers", [2, pytest.param(12, marks=exhaustive)])
+@pytest.mark.parametrize("kernels", [False, True])
+@pytest.mark.parametrize("platform", DEVICES)
+def test_a_step_lowers_for_other_devices(
+    platform: str, kernels: bool, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, half = DEVICES[platform]
+    if kernels and device != "gpu":
+        pytest.skip("the kernels are for GPUs")
+    backend = backends.load()
+    monkeypatch.setattr(backend, "device", lambda: device)
+    if kernels:
+        from keras_lanton.backends import pallas_kernels
+
+        monkeypatch.setattr(pallas_kernels, "MIN_SIDE", 512)
+        use_gpu_kernels(True)
+    try:
+        text = lowered_step(layers, platform)
+    finally:
+        use_gpu_kernels(False)
+    found = products(text)
+    # Products of halves give halves, without an algorithm. XLA then sums in
+    # float32: on a GPU by cuBLAS (GetBlasComputationType in XLA's sources), on
+    # a TPU in its matrix units.
+    assert found[half, half, half] > 0
+    assert set(found) == {(half, half, half), ("f32", "f32", "f32")}
+    assert ("triton" in text) == kernels
+    # Estimates of the noise wait for no eigenvalues.
+    assert not re.search("syevd|geqrf|[Ee]igh|Qr", text)
