@@ -18,6 +18,7 @@ from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
+from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import on_host as on_host
 from keras_lanton.backends.functional import (
     over_hypotenuse_ as over_hypotenuse_,

@@ -19,39 +19,46 @@ backend = backends.load()
 
 # Short side from which a CPU is faster with products in blocks. More blocks
 # save little more and take long to compile.
-BLOCKS_FROM = 384
+BLOCKS_FROM = {"float32": 384, "bfloat16": 768, "float16": 768}
 BLOCKS = 2
+# Short side from which a CPU's own half precision is worth a cast.
+HALF_FROM = 256
 
 
-def working_dtype(dtype: str) -> str:
+def working_dtype(dtype: str, side: int) -> str:
     """The dtype of the products of Newton-Schulz.
 
     Args:
-        dtype: A float dtype, or `"auto"`: float32 on a CPU, float16 on a GPU
-            (eight times finer than bfloat16, and X is normalized before),
-            bfloat16 on a TPU, which has no float16.
+        dtype: A float dtype, or `"auto"`: float16 on a GPU (eight times finer
+            than bfloat16, and X is normalized before); bfloat16 on a TPU,
+            which has no float16, and on a CPU that multiplies it faster, from
+            a short side of 256 on; else float32.
+        side: The short side of the matrices.
 
     Returns:
         `"float32"`, `"float16"` or `"bfloat16"`.
     """
     if dtype != "auto":
         return dtype
-    return {"cpu": "float32", "tpu": "bfloat16"}.get(
-        backend.device(), "float16"
-    )
+    device = backend.device()
+    if device == "cpu":
+        half = side >= HALF_FROM and backend.half_is_faster()
+        return "bfloat16" if half else "float32"
+    return "bfloat16" if device == "tpu" else "float16"
 
 
-def products(side: int) -> Products:
+def products(side: int, dtype: str = "float32") -> Products:
     """The fastest way to multiply matrices of a size.
 
     Args:
         side: Their short side.
+        dtype: Theirs.
 
     Returns:
         `BlockProducts` for large matrices on a CPU, `Products` elsewhere, with
         the GPU's kernel if that is turned on.
     """
-    if backend.device() == "cpu" and side >= BLOCKS_FROM:
+    if backend.device() == "cpu" and side >= BLOCKS_FROM[dtype]:
         return BlockProducts(BLOCKS, backend.add_products)
     if backends.uses_gpu_kernels() and backend.device() == "gpu":
         return Products(backend.gpu_product, share=0.5)
@@ -101,11 +108,11 @@ def cheapest_form(
         everything but the matrices bound.
     """
     short, long = sorted((d_in, d_out))
-    dtype = working_dtype(dtype)
+    dtype = working_dtype(dtype, short)
     options: dict[str, Any] = {
         "rows": tuple(rows),
         "dtype": dtype,
-        "products": products(short),
+        "products": products(short, dtype),
         "unit_norm": backend.unit_norm,
     }
     if long / short <= crossover(options["products"].share):

@@ -43,7 +43,8 @@ ESTIMATE = 0.1
 
 def fast_paths() -> dict[str, str]:
     """The choices for this backend and device, in words."""
-    products = dispatch.products(LARGE)
+    dtype = dispatch.working_dtype("auto", LARGE)
+    products = dispatch.products(LARGE, dtype)
     ratio = dispatch.crossover(products.share)
     at_once = batching.one_by_one(np.abs, LARGE) is np.abs
     return {
@@ -51,13 +52,21 @@ def fast_paths() -> dict[str, str]:
         "devices": ", ".join(backend.list_devices()),
         "float type": keras.config.floatx(),
         "dtype policy": keras.config.dtype_policy().name,
-        'dtype "auto"': dispatch.working_dtype("auto"),
+        'dtype "auto"': _by_side(dtype),
         "products": type(products).__name__,
         "Gram form": f"from aspect ratio {ratio:.2f}",
         "stacks": "all at once" if at_once else "one matrix after the other",
         "GPU kernels": _gpu_kernels(),
         "shared out": _shared_out(),
     }
+
+
+def _by_side(dtype: str) -> str:
+    """The dtype of large matrices, and that of small ones if it is another."""
+    small = dispatch.working_dtype("auto", 1)
+    if small == dtype:
+        return dtype
+    return f"{dtype}; {small} below a short side of {dispatch.HALF_FROM}"
 
 
 def _gpu_kernels() -> str:
@@ -153,15 +162,19 @@ def _step(model: Any, G: Arrays) -> Arrays:
 
 def _first_step(G: Arrays, X: Arrays) -> list[Check]:
     """Checks of the first step, from weights of zero."""
-    polar = POLAR[dispatch.working_dtype("auto")]
     return [
         Check(
             f"step of {name}",
             _distance(X[name] / -ETA, _direction(name, g)),
-            polar if name.startswith("hidden") else EXACT,
+            _allowed(g) if name.startswith("hidden") else EXACT,
         )
         for name, g in G.items()
     ]
+
+
+def _allowed(g: Array) -> float:
+    """The allowed error of a polar factor."""
+    return POLAR[dispatch.working_dtype("auto", min(g.shape))]
 
 
 def _direction(name: str, g: Array) -> Array:

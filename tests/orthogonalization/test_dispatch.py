@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import pytest
 
 from keras_lanton import backends
@@ -33,7 +34,31 @@ def test_crossover(share: float, rows: int, restarts: int) -> None:
     assert standard == pytest.approx(gram)
 
 
-def test_gram_form_where_it_is_cheaper() -> None:
+@pytest.mark.parametrize("faster", [True, False])
+def test_half_precision_where_the_cpu_has_it(
+    faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch.backend, "half_is_faster", lambda: faster)
+    large = "bfloat16" if faster else "float32"
+    assert dispatch.working_dtype("auto", 256) == large
+    assert dispatch.working_dtype("auto", 255) == "float32"
+    assert dispatch.working_dtype("float32", 1024) == "float32"
+    assert form_of(256, 1024).keywords["dtype"] == large
+    blocks = isinstance(form_of(512, 512).keywords["products"], BlockProducts)
+    assert blocks == (not faster)
+
+
+def test_the_probe_says_yes_or_no() -> None:
+    found = backends.load().half_is_faster()
+    assert isinstance(found, bool)
+    if keras.backend.backend() != "torch":
+        assert not found  # XLA: measured
+
+
+def test_gram_form_where_it_is_cheaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch.backend, "half_is_faster", lambda: False)
     assert form_of(32, 40).func is newton_schulz
     assert form_of(32, 64).func is gram_newton_schulz
     assert form_of(64, 32).func is gram_newton_schulz
@@ -62,8 +87,8 @@ def test_dtype_and_restarts_by_device(
     monkeypatch: pytest.MonkeyPatch, device: str, dtype: str
 ) -> None:
     monkeypatch.setattr(dispatch.backend, "device", lambda: device)
-    assert dispatch.working_dtype("auto") == dtype
-    assert dispatch.working_dtype("bfloat16") == "bfloat16"
+    assert dispatch.working_dtype("auto", 64) == dtype
+    assert dispatch.working_dtype("bfloat16", 64) == "bfloat16"
     restarts = form_of(64, 256).keywords["restarts"]
     assert bool(restarts) == (device != "cpu")
     # Float32 on a GPU may be rounded to TensorFloat-32.
