@@ -103,23 +103,37 @@ class KerasStep(Contestant):
 
 
 class OptaxStep(Contestant):
-    """`optax.contrib.muon`, jitted; AdamW on what is not hidden."""
+    """`optax.contrib.muon`, jitted; AdamW on what is not hidden.
+
+    Args:
+        weights: The variables.
+        defaults: As it comes, which orthogonalizes what has two axes.
+    """
+
+    def __init__(self, weights, *, defaults=False):
+        super().__init__(weights)
+        self.defaults = defaults
+
+    def options(self):
+        """The arguments of equal work."""
+        import optax
+
+        return {
+            "weight_decay": 0.1,
+            "consistent_rms": 0.2,
+            "muon_weight_dimension_numbers": [
+                optax.contrib.MuonDimensionNumbers() if spec.matrix else None
+                for spec in self.weights.specs
+            ],
+        }
 
     def prepare(self, backend):
         """Compile and make the state."""
         import jax
         import optax
 
-        dimensions = [
-            optax.contrib.MuonDimensionNumbers() if spec.matrix else None
-            for spec in self.weights.specs
-        ]
-        muon = optax.contrib.muon(
-            1e-3,
-            weight_decay=0.1,
-            consistent_rms=0.2,
-            muon_weight_dimension_numbers=dimensions,
-        )
+        options = {} if self.defaults else self.options()
+        muon = optax.contrib.muon(1e-3, **options)
 
         @functools.partial(jax.jit, donate_argnums=(0, 2))
         def apply(state, gradients, values):
@@ -234,6 +248,9 @@ def make_contestants(args):
         makers = {name: makers[name] for name in makers if name in args.only}
         return {name: make() for name, make in makers.items()}, (equal,)
     real = Weights(specs, args.dtype)
+    makers["lanton_default"] = lambda: KerasStep(real, Lanton())
+    if args.backend == "jax":
+        makers["optax_muon_default"] = lambda: OptaxStep(real, defaults=True)
     makers["lanton_real"] = lambda: KerasStep(real, lanton())
     makers["keras_muon_real"] = lambda: KerasStep(
         real, keras.optimizers.Muon(1e-3)
@@ -246,7 +263,15 @@ def make_contestants(args):
 
 
 CPU_LLAMA = ("lanton", "keras_muon")
-REAL = ("lanton_real", "keras_muon_real", "keras_adamw_real")
+# Steps differ, by what is measured on each.
+MEASURING = ("lanton", "lanton_default")
+REAL = (
+    "lanton_default",
+    "optax_muon_default",
+    "lanton_real",
+    "keras_muon_real",
+    "keras_adamw_real",
+)
 WHAT = {
     "lanton": "Lanton, equal work",
     "lanton_without_noise": "Lanton without noise measuring, equal work",
@@ -255,6 +280,9 @@ WHAT = {
     "torch_muon": "torch.optim.Muon (bfloat16) + AdamW, equal work",
     "torch_muon_float32": "torch.optim.Muon in float32 + AdamW, equal work",
     "lanton_bfloat16": "Lanton, products in bfloat16, equal work",
+    "lanton_default": "Lanton as it comes, the model's variables",
+    "optax_muon_default": "optax.contrib.muon as it comes, the model's "
+    "variables",
     "lanton_real": "Lanton, the model's variables",
     "keras_muon_real": "keras.optimizers.Muon, the model's variables",
     "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
@@ -324,6 +352,10 @@ def summarize(times, ns_dtype):
         )
     else:
         ratio("lanton_over_torch_muon_bfloat16", "lanton", "torch_muon")
+    # What users get: torch.optim.Muon takes matrices only.
+    ratio("default_over_keras_muon", "lanton_default", "keras_muon_real")
+    ratio("default_over_torch_muon", "lanton_default", "torch_muon")
+    ratio("default_over_optax_muon", "lanton_default", "optax_muon_default")
     ratio("lanton_over_keras_muon_real", "lanton_real", "keras_muon_real")
     ratio("lanton_over_keras_adamw_real", "lanton_real", "keras_adamw_real")
     if len(times.get("lanton", ())) >= STEPS:
@@ -416,11 +448,13 @@ def main(argv=None):
         contestants,
         args.steps,
         {
-            "lanton": args.steps,
-            **dict.fromkeys(set(contestants) - {"lanton"}, args.rounds),
+            **dict.fromkeys(contestants, args.rounds),
+            **dict.fromkeys(MEASURING, args.steps),
             "lanton_without_noise": max(args.steps // 2, args.rounds),
         },
-        warm_up=args.warm_up if args.gpu else {"lanton": args.warm_up},
+        warm_up=args.warm_up
+        if args.gpu
+        else dict.fromkeys(MEASURING, args.warm_up),
     )
     rows, figures = summarize(times, args.ns_dtype)
     common.write(

@@ -22,6 +22,7 @@ class Asked:
         benchmark: Name of the results.
         figures: Keys, or their beginnings when they end in "*".
         gpu: Whether it is asked of a GPU or of the CPU.
+        backend: The backend that it is asked of; None for all.
     """
 
     text: str
@@ -29,10 +30,33 @@ class Asked:
     benchmark: str
     figures: tuple
     gpu: bool = False
+    backend: str | None = None
 
 
 GPT2_TIME = "step_time_gpt2"
 ASKED = (
+    *(
+        Asked(
+            "as they come, on the model's variables: Lanton step / "
+            "`keras.optimizers.Muon` step, GPT-2 small",
+            limit,
+            GPT2_TIME,
+            ("default_over_keras_muon",),
+            backend=backend,
+        )
+        for backend, limit in (
+            ("jax", 0.8),
+            ("torch", 0.5),
+            ("tensorflow", 0.8),
+        )
+    ),
+    Asked(
+        "as they come: Lanton step / `torch.optim.Muon` + AdamW step, GPT-2 "
+        "small",
+        0.9,
+        GPT2_TIME,
+        ("default_over_torch_muon",),
+    ),
     Asked(
         "Lanton step / equal-work `keras.optimizers.Muon` step, GPT-2 small",
         0.75,
@@ -188,6 +212,8 @@ def found_values(asked, results):
         if result["gpu"] != asked.gpu or not benchmark.startswith(
             asked.benchmark
         ):
+            continue
+        if asked.backend not in (None, result["backend"]):
             continue
         for key, value in result["figures"].items():
             for wanted in asked.figures:
