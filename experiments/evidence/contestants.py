@@ -23,6 +23,7 @@ NOISE = {
     "noise.beta_2": 0.9,
     "noise.interval": 10,
 }
+SIGNAL = {**NOISE, "noise.alpha": 1.0, "noise.alpha_unit": "signal"}
 RATES = {
     "noise.within_matrices": False,
     "noise.alpha": 1.0,
@@ -76,6 +77,11 @@ CONTESTANTS = {
         "Lanton, `within_matrices=True`, `alpha=None`",
         "lanton",
         {**LANTON, **NOISE},
+    ),
+    "lanton_signal": (
+        'Lanton, `within_matrices=True`, `alpha_unit="signal"`',
+        "lanton",
+        {**LANTON, **SIGNAL},
     ),
     "lanton_rates": (
         "`Lanton()`",

@@ -202,26 +202,90 @@ def measures(names=None, **fields):
     return fixed(*rows)
 
 
-# Contestants of the window of rates, with options on top of their own.
-WINDOW = {
-    "lanton_control": {},
-    "lanton": {},
-    "lanton_control, `beta_1=0.97`": {"beta_1": 0.97},
-    "lanton, `beta_1=0.97`": {"beta_1": 0.97},
+WITH = CONTESTANTS["lanton_signal"][0]
+
+
+def with_and_without(rate=RATE, changes=(), where="", **fields):
+    """Rows of Lanton with the noise and without it.
+
+    Args:
+        rate: The learning rate.
+        changes: Options on top of both.
+        where: Behind both labels.
+        **fields: Of the trials.
+    """
+    return [
+        (label + where, trial_of(name, rate, changes, **fields))
+        for label, name in (
+            (WITH, "lanton_signal"),
+            (REFERENCE, "lanton_control"),
+        )
+    ]
+
+
+def changed_by(changes, **fields):
+    """Rows of both for each of some changes.
+
+    Args:
+        changes: Pairs of a rate and options.
+        **fields: Of the trials.
+    """
+    rows = []
+    for rate, options in changes:
+        told = "".join(f", `{k}={v:g}`" for k, v in options.items())
+        told = f", {rate:g}{told}"
+        rows += with_and_without(rate, options, told, **fields)
+    return fixed(*rows)
+
+
+# By batch size: a rate, and options other than those at the start.
+AT_THEIR_BEST = {
+    16: (2e-2, {"weight_decay": 0.03}),
+    4: (5e-3, {"beta_1": 0.97}),
+}
+TRIED = {
+    16: (
+        (2e-2, {}),
+        (1e-2, {}),
+        (2e-2, {"beta_1": 0.85}),
+        (2e-2, {"beta_1": 0.95}),
+        (2e-2, {"beta_1": 0.97}),
+        (2e-2, {"weight_decay": 0.3}),
+        (2e-2, {"weight_decay": 0.03}),
+        (2e-2, {"weight_decay": 0.01}),
+        (2e-2, {"weight_decay": 0.03, "beta_1": 0.95}),
+        (2e-2, {"embedding_scale": 50.0}),
+        (2e-2, {"embedding_scale": 200.0}),
+        (2e-2, {"auxiliary_adamw.lr_ratio": 0.25}),
+    ),
+    4: (
+        (2e-2, {}),
+        (1e-2, {}),
+        (5e-3, {}),
+        (1e-2, {"beta_1": 0.95}),
+        (5e-3, {"beta_1": 0.95}),
+        (2.5e-3, {"beta_1": 0.95}),
+        (1e-2, {"beta_1": 0.97}),
+        (5e-3, {"beta_1": 0.97}),
+        (5e-3, {"beta_1": 0.98}),
+    ),
+}
+PRODUCTS = {
+    "five quintic rows, float32": {},
+    "five cubic rows, float32": {"newton_schulz.coefficients": "cubic"},
+    "five quintic rows, bfloat16": {"newton_schulz.dtype": "bfloat16"},
 }
 
 
-def rates(*values, **fields):
-    """Rows of the contestants of `WINDOW`, one for each rate."""
-    rows = []
-    for key, options in WINDOW.items():
-        name, _, change = key.partition(", ")
-        label = ", ".join(filter(None, (CONTESTANTS[name][0], change)))
-        rows += [
-            (f"{label}, {value:g}", trial_of(name, value, options, **fields))
-            for value in values
-        ]
-    return fixed(*rows)
+def by_products():
+    """Rows of Lanton with other products in Newton-Schulz."""
+    rate, options = AT_THEIR_BEST[16]
+    return fixed(
+        *(
+            (label, trial_of("lanton_signal", rate, {**options, **more}))
+            for label, more in PRODUCTS.items()
+        )
+    )
 
 
 def tuned(names, read, **fields):
@@ -275,10 +339,10 @@ QUESTIONS = (
         ),
     ),
     Question(
-        title="Does the noise pay?",
+        title="Which noise pays in full runs?",
         text=(
-            "Full runs against `Lanton(noise=None)`, all with the same rate, "
-            "momentum, scales and decay."
+            "Against `Lanton(noise=None)`, all with the same rate, momentum, "
+            "scales and decay, before any of them was tuned."
         ),
         tables=tuple(
             Table(
@@ -295,20 +359,55 @@ QUESTIONS = (
                 reference=REFERENCE,
                 curve=True,
             )
+            for batch_size in (16,)
+        ),
+    ),
+    Question(
+        title="Which rate, momentum and decay?",
+        text=(
+            "One seed, with the noise and without it. Small batches want a "
+            "lower rate and a longer momentum."
+        ),
+        tables=tuple(
+            Table(
+                caption=(
+                    f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
+                ),
+                rows=changed_by(TRIED[batch_size], batch_size=batch_size),
+                seeds=(1,),
+            )
             for batch_size in (16, 4)
         ),
     ),
     Question(
-        title="Each at its own rate?",
+        title="Does the noise pay, at the best rate, momentum and decay?",
         text=(
-            "Small batches want a lower rate or a longer momentum, with the "
-            "noise and without it. One seed."
+            "The best of the question before, which is the same with the "
+            "noise and without it."
+        ),
+        tables=tuple(
+            Table(
+                caption=(
+                    f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
+                ),
+                rows=fixed(*with_and_without(*best, batch_size=batch_size)),
+                reference=REFERENCE,
+                curve=True,
+            )
+            for batch_size, best in AT_THEIR_BEST.items()
+        ),
+    ),
+    Question(
+        title="Do cheaper products cost loss?",
+        text=(
+            "Ten products of Newton-Schulz in place of fifteen, or products "
+            "of bfloat16 matrices."
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 4 blocks, 20 tokens per weight",
-                rows=rates(5e-3, 1e-2, 2e-2, batch_size=4),
-                seeds=(1,),
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                rows=by_products(),
+                reference="five quintic rows, float32",
             ),
         ),
     ),

@@ -163,11 +163,11 @@ def search_spaces():
 def searches(read, **fields):
     """One line per contestant: what its search found."""
     rows = []
-    for name, (label, *_) in CONTESTANTS.items():
+    for name in search.SPACES:
         found = search.tune(name, read, **fields)
         if isinstance(found, list):
             continue
-        own = CONTESTANTS[name][2]
+        label, _, own = CONTESTANTS[name]
         changed = [
             f"`{k}` {v:g}"
             for k, v in found.best.options

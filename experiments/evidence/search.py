@@ -44,7 +44,7 @@ SPACES = {
             ("embedding_scale", (1000.0, 6000.0)),
         ),
     ),
-    "lanton": ((1e-2, 2e-2, 4e-2), LANTON),
+    "lanton_signal": ((1e-2, 2e-2, 4e-2), LANTON),
     "lanton_rates": ((1e-2, 2e-2, 4e-2), LANTON),
     "lanton_control": ((1e-2, 2e-2, 4e-2), LANTON),
     "lanton_paper": ((5e-3, 1e-2, 2e-2), PAPER),

