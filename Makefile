@@ -124,6 +124,7 @@ bench: $(VENV)/ready
 	    --model gpt2; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model llama --steps 2 --rounds 1 --warm-up 1; \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/parts.py; \
 	done
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py

@@ -166,6 +166,8 @@ HEADINGS = {
     "step_time_llama": "Step time, Llama",
     "step_time_gpt2_kernels": "Step time, GPT-2 small, GPU kernels",
     "step_time_llama_kernels": "Step time, Llama, GPU kernels",
+    "parts_gpt2": "Parts of a step, GPT-2 small",
+    "parts_llama": "Parts of a step, Llama",
     "polar": "Polar factor",
     "noise": "Noise estimators",
     "memory": "Memory",
