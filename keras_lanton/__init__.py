@@ -3,6 +3,8 @@
 `model.compile(optimizer=Lanton())`, on JAX, PyTorch and TensorFlow.
 """
 
+import keras
+
 from keras_lanton import callbacks
 from keras_lanton.backends import use_gpu_kernels
 from keras_lanton.lanton import Lanton
@@ -11,6 +13,7 @@ from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.utils.checkpoints import load_checkpoint
 from keras_lanton.utils.explain import explain
+from keras_lanton.utils.layerwise_decay import layerwise_decay
 from keras_lanton.utils.rate_finder import find_learning_rate
 from keras_lanton.version import __version__
 
@@ -23,6 +26,10 @@ __all__ = [
     "callbacks",
     "explain",
     "find_learning_rate",
+    "layerwise_decay",
     "load_checkpoint",
     "use_gpu_kernels",
 ]
+
+# `model.compile(optimizer="lanton")`, `keras.optimizers.get("lanton")`.
+keras.saving.get_custom_objects()["lanton"] = Lanton

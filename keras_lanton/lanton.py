@@ -103,6 +103,10 @@ class Lanton(LMOOptimizer):
         weight_decay: gamma, decoupled, at the base rate; None or at least 0.
         weight_decay_exclude: Regular expressions on the paths of variables
             that do not decay.
+        rate_multipliers: Factors on the learning rate, of at least 0, by
+            regular expression on variable paths: `{"^head/": 10.0}`. 0
+            freezes. The factors of all expressions that match a path are
+            multiplied. `layerwise_decay` makes them.
         name: Name of the optimizer.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
@@ -144,6 +148,7 @@ class Lanton(LMOOptimizer):
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
+        rate_multipliers: Mapping[str, float] | None = None,
         name: str = "lanton",
         **kwargs: Any,
     ) -> None:
@@ -164,6 +169,7 @@ class Lanton(LMOOptimizer):
             nonfinite=nonfinite,
             weight_decay=weight_decay,
             weight_decay_exclude=weight_decay_exclude,
+            rate_multipliers=rate_multipliers,
             name=name,
             **kwargs,
         )

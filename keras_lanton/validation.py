@@ -209,6 +209,29 @@ def check_patterns(patterns: Any) -> None:
         )
 
 
+def check_multipliers(multipliers: Any) -> None:
+    """ValueError unless None or finite factors by regular expression."""
+    try:
+        good = multipliers is None or (
+            isinstance(multipliers, Mapping)
+            and all(isinstance(p, str) and re.compile(p) for p in multipliers)
+            and all(map(_is_factor, multipliers.values()))
+        )
+    except (re.error, OverflowError, RecursionError):
+        good = False
+    if not good:
+        raise ValueError(
+            "`rate_multipliers` must be None or a dict from regular "
+            "expressions on variable paths to finite numbers of at least 0. "
+            f"Received: rate_multipliers={shown(multipliers)}"
+        )
+
+
+def _is_factor(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and 0 <= value < float("inf")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
     """A part of an optimizer: a frozen record of settings, saved with it.

@@ -38,6 +38,7 @@ WRONG = {
         "nonfinite": ["ignore", None, True],
         "weight_decay": [-0.1, NAN, "0.1", True],
         "weight_decay_exclude": ["bias", [1], ["("], 3],
+        "rate_multipliers": [0.5, ["bias"], {"(": 1.0}, {"bias": -1.0}],
         "clipnorm": [0, -1.0, NAN],
         "clipvalue": [0, -1.0, NAN],
         "global_clipnorm": [0, -1.0, NAN],

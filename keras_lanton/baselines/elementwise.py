@@ -72,7 +72,7 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         mask = ops.cast(active, "float32")
         C, changed = self.corrected(G, state, active)
         m, v = self.moments(C, state, mask)
-        rates = self.rates(eta, t) * mask
+        rates = self.variable_rates(self.rates(eta, t)) * mask
         X = self.update_(X, self.directions(m, v, t), rates)
         changed = {"momentum": m, "velocity": v, **changed}
         return X, self.new_state(state, active, t, **changed)

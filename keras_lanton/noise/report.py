@@ -61,6 +61,6 @@ def report_noise(
         report[path] = {
             "noise": noise[here],
             "ratio": ratio[here],
-            "learning_rate": eta * ratio[here],
+            "learning_rate": eta * layout.rate_multipliers[i] * ratio[here],
         }
     return report

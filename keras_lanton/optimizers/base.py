@@ -13,7 +13,9 @@ Private names of Keras that this package overrides or reads, all constant from
 `_model_variables_moving_average`.
 """
 
+import collections
 import functools
+import math
 import re
 import warnings
 from collections.abc import Callable
@@ -33,6 +35,7 @@ from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import check_base_arguments
 from keras_lanton.validation import check_choice
+from keras_lanton.validation import check_multipliers
 from keras_lanton.validation import check_patterns
 from keras_lanton.variables import table
 from keras_lanton.variables.layout import VariableLayout
@@ -60,6 +63,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             callable without arguments.
         nonfinite: `"skip"` or `"propagate"`.
         weight_decay_exclude: Regular expressions on variable paths, or None.
+        rate_multipliers: Factors on the rate by regular expression on variable
+            paths, or None. Factors of all that match a path are multiplied.
         roles: Records of an earlier optimizer, from its config.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
@@ -81,18 +86,23 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         *,
         nonfinite: str = "skip",
         weight_decay_exclude: Sequence[str] | None = None,
+        rate_multipliers: Mapping[str, float] | None = None,
         roles: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
         check_choice("nonfinite", nonfinite, ("skip", "propagate"))
         check_base_arguments(learning_rate, kwargs)
         check_patterns(weight_decay_exclude)
+        check_multipliers(rate_multipliers)
         super().__init__(learning_rate, **kwargs)
         self.nonfinite = nonfinite
         self._weight_decay_exclude = (
             None
             if weight_decay_exclude is None
             else tuple(weight_decay_exclude)
+        )
+        self._rate_multipliers = (
+            None if rate_multipliers is None else dict(rate_multipliers)
         )
         self._sources = SpecSources(roles)
 
@@ -209,9 +219,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             ValueError: Before the optimizer is built.
         """
         steps = [self.describe_step(spec) for spec in self.layers]
-        table.print_summary(
-            self.layers, print_fn, steps=steps, notes=[self._memory()]
-        )
+        notes = [self._memory(), *self._told_multipliers()]
+        table.print_summary(self.layers, print_fn, steps=steps, notes=notes)
 
     def describe_step(self, spec: VariableSpec) -> str:
         """The size of a variable's updates, for `summary`; "" for none.
@@ -220,6 +229,18 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             spec: One of `layers`.
         """
         return ""
+
+    def _told_multipliers(self) -> list[str]:
+        """A line on the variables whose rate is not the base rate, if any."""
+        counts = collections.Counter(self._layout.rate_multipliers)
+        told = [
+            f"{count} at {factor:g} times the rate"
+            if factor
+            else f"{count} frozen"
+            for factor, count in sorted(counts.items())
+            if factor != 1.0
+        ]
+        return [f"rate_multipliers: {', '.join(told)} (variables)"] * bool(told)
 
     def _memory(self) -> str:
         """One line on the memory of the state."""
@@ -261,10 +282,12 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             if not getattr(variable, "overwrite_with_gradient", False)
         ]
         decayed = self._decide_decay(variables)
+        multipliers = self._decide_multipliers(variables)
         self._layout = VariableLayout(
             all_specs=specs,
             updated=tuple(updated),
             decayed=tuple(decayed[i] for i in updated),
+            rate_multipliers=tuple(multipliers[i] for i in updated),
         )
         buffers = self.lay_out_work(
             self._layout, [variables[i] for i in updated]
@@ -291,18 +314,19 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     def _decide_decay(self, variables: Sequence[Any]) -> list[bool]:
         """Whether weight decay applies to each variable."""
         patterns = self._weight_decay_exclude or ()
-        paths = [variable_path(variable) for variable in variables]
-        for pattern in patterns:
-            if not any(re.search(pattern, path) for path in paths):
-                warnings.warn(
-                    "`weight_decay_exclude` has a pattern that matches no "
-                    f"variable path. Received: {pattern!r}",
-                    stacklevel=3,
-                )
+        found = _matching("weight_decay_exclude", patterns, variables)
         return [
-            self._use_weight_decay(variable)
-            and not any(re.search(pattern, path) for pattern in patterns)
-            for variable, path in zip(variables, paths, strict=True)
+            self._use_weight_decay(variable) and not matching
+            for variable, matching in zip(variables, found, strict=True)
+        ]
+
+    def _decide_multipliers(self, variables: Sequence[Any]) -> list[float]:
+        """The factor on each variable's rate."""
+        factors = self._rate_multipliers or {}
+        found = _matching("rate_multipliers", tuple(factors), variables)
+        return [
+            math.prod(float(factors[pattern]) for pattern in matching)
+            for matching in found
         ]
 
     def lay_out_work(
@@ -461,6 +485,18 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         return ops.convert_to_tensor(
             gamma * np.array(self._layout.decayed, "float32")
         )
+
+    def variable_rates(self, eta: Tensor) -> Tensor:
+        """The rate eta of each updated variable, times its multiplier.
+
+        Args:
+            eta: Learning rate, float32 scalar, or one for each variable.
+
+        Returns:
+            `(variables,)` float32.
+        """
+        multipliers = np.array(self._layout.rate_multipliers, "float32")
+        return eta * ops.convert_to_tensor(multipliers)
 
     def new_state(
         self, state: State, active: Tensor, t: Tensor, **changed: Any
@@ -656,13 +692,30 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         """Every argument and the decided roles, as JSON types."""
         config: dict[str, Any] = super().get_config()
         exclude = self._weight_decay_exclude
+        multipliers = self._rate_multipliers
         config.update(
             nonfinite=self.nonfinite,
             weight_decay_exclude=None if exclude is None else list(exclude),
+            rate_multipliers=None if multipliers is None else dict(multipliers),
             roles=self._sources.to_config(self.layers if self.built else ()),
             **{name: getattr(self, name) for name in self.arguments},
         )
         return config
+
+
+def _matching(
+    name: str, patterns: Sequence[str], variables: Sequence[Any]
+) -> list[list[str]]:
+    """The patterns of an argument that match each variable's path."""
+    paths = [variable_path(variable) for variable in variables]
+    for pattern in patterns:
+        if not any(re.search(pattern, path) for path in paths):
+            warnings.warn(
+                f"`{name}` has a pattern that matches no variable path. "
+                f"Received: {pattern!r}",
+                stacklevel=4,
+            )
+    return [[p for p in patterns if re.search(p, path)] for path in paths]
 
 
 def upcast_half(x: Tensor) -> Tensor:

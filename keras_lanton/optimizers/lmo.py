@@ -322,10 +322,11 @@ class LMOOptimizer(LayerwiseOptimizer):
         """
         with backend.on_host():
             mask = ops.cast(active, "float32")
+            rates = self.variable_rates(eta) * mask
             scalars = backend.unpack(
                 *self._momentum_weights(last_step, mask),
-                1.0 - eta * self.weight_decays() * mask,
-                *self._adamw_scalars(eta, mask),
+                1.0 - rates * self.weight_decays(),
+                *self._adamw_scalars(rates, mask),
             )
         return scalars  # type: ignore[no-any-return]
 
@@ -393,11 +394,11 @@ class LMOOptimizer(LayerwiseOptimizer):
             gammas,
         )
 
-    def _adamw_scalars(self, eta: Tensor, mask: Tensor) -> list[Tensor]:
+    def _adamw_scalars(self, rates: Tensor, mask: Tensor) -> list[Tensor]:
         """Mask, rates and decay factors of AdamW, `(variables,)` each."""
         if self.auxiliary_adamw is None:
             return []
-        rates = eta * self.auxiliary_adamw.lr_ratio * mask
+        rates = rates * self.auxiliary_adamw.lr_ratio
         return [mask, rates, 1.0 - rates * self.weight_decays()]
 
     def _update_by_adamw_(

@@ -17,6 +17,8 @@ RATE_OVER_ADAMW = 5.0
 # Arguments that mean the same to every Keras optimizer.
 KEPT = (
     "weight_decay",
+    "weight_decay_exclude",
+    "rate_multipliers",
     "clipnorm",
     "clipvalue",
     "global_clipnorm",

@@ -42,7 +42,8 @@ class WorkPlan:
             or None.
         measurements: The plan of the measurements.
         step_scales: Factor s on the LMO of each matrix as it lies in its
-            stack, `(matrices,)` float32; 0 where the role has no norm.
+            stack, times its rate's multiplier, `(matrices,)` float32; 0 where
+            the role has no norm.
         placements: Placement of each updated variable's weights on devices,
             by the backend's `layouts`.
     """
@@ -149,8 +150,9 @@ def _step_scales(
     norms: Mapping[str, Norm],
     scale_of: Callable[[VariableSpec], float],
 ) -> np.ndarray:
-    scales = [
+    scales: Any = [
         scale_of(spec) if spec.role in norms else 0.0 for spec in layout.specs
     ]
-    per_matrix = np.array(scales)[layout.variable_of_matrix]
+    scales = np.multiply(scales, layout.rate_multipliers)
+    per_matrix = scales[layout.variable_of_matrix]
     return np.asarray(per_matrix * layout.transpose_scale, "float32")

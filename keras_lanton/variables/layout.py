@@ -22,11 +22,13 @@ class VariableLayout:
         all_specs: One spec per variable.
         updated: Positions of the updated variables.
         decayed: Whether weight decay applies, one per updated variable.
+        rate_multipliers: Factor on the rate, one per updated variable.
     """
 
     all_specs: tuple[VariableSpec, ...]
     updated: tuple[int, ...]
     decayed: tuple[bool, ...]
+    rate_multipliers: tuple[float, ...]
     # What follows, as arrays: computed once, on the host. Inside a step
     # torch.compile would trace it, and guess at lengths.
     specs: tuple[VariableSpec, ...] = dataclasses.field(init=False)

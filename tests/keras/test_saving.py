@@ -91,6 +91,7 @@ ARGUMENTS = {
     "nonfinite": ("propagate", {}),
     "weight_decay": (0.3, {}),
     "weight_decay_exclude": (["bias$", "norm/"], {}),
+    "rate_multipliers": ({"kernel": 0.5}, {}),
     "roles": ([RECORD], {}),
     "clipnorm": (2.0, {}),
     "clipvalue": (2.0, {}),
@@ -140,6 +141,7 @@ OWN = {
     "nonfinite": "propagate",
     "weight_decay": 0.3,
     "weight_decay_exclude": ["bias$", "norm/"],
+    "rate_multipliers": {"kernel": 0.5},
     "name": "other",
 }
 EVERYTHING = {

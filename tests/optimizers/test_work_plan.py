@@ -49,6 +49,7 @@ def test_a_billion_parameters_stay_within_the_cap(staggered: bool) -> None:
             all_specs=specs,
             updated=tuple(range(count)),
             decayed=(True,) * count,
+            rate_multipliers=(1.0,) * count,
         ),
         (),
         Lanton.paper().norms_by_role(),

@@ -1,0 +1,90 @@
+"""Learning rates that fall from the last layer to the first."""
+
+import re
+from typing import Any
+
+import keras
+
+from keras_lanton.validation import check_numbers
+from keras_lanton.variables.spec import variable_path
+
+NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
+
+
+def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
+    """Rate multipliers that fall by a factor from block to block.
+
+    For fine-tuning, as with BERT: the last block has `factor` times the rate,
+    the one before `factor` squared, and so on; what comes before the first
+    block, such as embeddings, has one factor more than that. What comes after
+    the last block has the rate itself. Blocks are layers whose names differ by
+    a number at the end, as `transformer_layer_0`, `transformer_layer_1`.
+
+    Args:
+        model: A built model.
+        factor: Above 0, at most 1; 0.8 to 0.95 are usual.
+
+    Returns:
+        `rate_multipliers` of `Lanton`, and of the other optimizers here.
+
+    Raises:
+        ValueError: For another factor, or a model without blocks.
+
+    Examples:
+        >>> blocks = [keras.layers.Dense(4, name=f"block_{i}") for i in (0, 1)]
+        >>> model = keras.Sequential([keras.Input((4,)), *blocks])
+        >>> Lanton(1e-3, rate_multipliers=layerwise_decay(model, 0.9))
+
+    References:
+        Clark et al. 2020, ELECTRA, arXiv 2003.10555; Bao et al. 2021, BEiT,
+        arXiv 2106.08254, counted as there.
+    """
+    allowed = "a number above 0 and at most 1"
+    check_numbers(
+        {"factor": (allowed, lambda x: 0 < x <= 1, False)}, factor=factor
+    )
+    paths = [variable_path(v) for v in model.trainable_variables]
+    stem, numbers = _blocks(paths, model)
+    first = min(i for i, path in enumerate(paths) if stem in _stems(path))
+    found: dict[str, float] = {}
+    for path in paths[:first]:
+        found[f"^{re.escape(path)}$"] = factor ** (len(numbers) + 1)
+    before, name = stem
+    for depth, number in enumerate(numbers):
+        start = re.escape("/".join([*before, name]))
+        found[f"^{start}_?{number}/"] = factor ** (len(numbers) - depth)
+    return found
+
+
+Stem = tuple[tuple[str, ...], str]
+
+
+def _stems(path: str) -> dict[Stem, int]:
+    """Numbers at the end of a path's layers, by the names before them."""
+    parts = path.split("/")[:-1]
+    found = {}
+    for i, part in enumerate(parts):
+        match = NUMBERED.match(part)
+        if match:
+            found[(tuple(parts[:i]), match[1])] = int(match[2])
+    return found
+
+
+def _blocks(paths: list[str], model: Any) -> tuple[Stem, list[int]]:
+    """The stem with the most numbers, the outermost first; its numbers."""
+    numbers: dict[Stem, set[int]] = {}
+    for path in paths:
+        for stem, number in _stems(path).items():
+            numbers.setdefault(stem, set()).add(number)
+    best = max(
+        numbers,
+        key=lambda stem: (len(numbers[stem]), -len(stem[0])),
+        default=None,
+    )
+    if best is None or len(numbers[best]) < 2:
+        raise ValueError(
+            "`layerwise_decay` needs a built model with two blocks or more: "
+            "layers whose names differ by a number at the end. "
+            f"Received: model={model!r} with {len(paths)} trainable variables"
+        )
+    return best, sorted(numbers[best])

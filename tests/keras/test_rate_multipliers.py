@@ -1,0 +1,120 @@
+"""Learning rates by variable path."""
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.tiers import logic
+from helpers.variables import FEW
+from helpers.variables import make_gradients
+from helpers.variables import make_variables
+from helpers.variables import to_arrays
+from helpers.variables import to_tensors
+from keras_lanton import AuxiliaryAdamW
+from keras_lanton import Lanton
+from keras_lanton import baselines
+
+OPTIMIZERS = {
+    "default": Lanton,
+    "paper": Lanton.paper,
+    "adamw": lambda *args, **kwargs: Lanton(
+        *args,
+        auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
+        **kwargs,
+    ),
+    **{
+        name: getattr(baselines, name)
+        for name in (
+            "Muon",
+            "DMuon",
+            "AdaMuon",
+            "Scion",
+            "Gluon",
+            "Mars",
+            "Lamb",
+            "BlockwiseAdamW",
+        )
+    },
+}
+MULTIPLIERS = {"kernel$": 0.5, "^attention": 0.5, "^tokens": 0.0}
+
+
+def moves(make, steps=1, **options):
+    """How far each variable moves."""
+    variables = make_variables(FEW)
+    start = to_arrays(variables)
+    optimizer = make(0.01, **options)
+    for gradients in make_gradients(steps, FEW):
+        optimizer.apply(to_tensors(gradients), variables)
+    found = to_arrays(variables)
+    return [x - y for x, y in zip(found, start, strict=True)], optimizer
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_first_step_is_multiplied(name):
+    """Update and weight decay alike."""
+    usual, _ = moves(OPTIMIZERS[name])
+    found, optimizer = moves(OPTIMIZERS[name], rate_multipliers=MULTIPLIERS)
+    for path, one, whole in zip(FEW, found, usual, strict=True):
+        factor = 0.5 if path.endswith("kernel") else 1.0
+        factor *= 0.5 if path.startswith("attention") else 1.0
+        factor *= 0.0 if path.startswith("tokens") else 1.0
+        # Weights of 0.1 are rounded to 7e-9.
+        np.testing.assert_allclose(one, factor * whole, rtol=2e-4, atol=5e-8)
+        assert np.any(whole != 0)
+    assert optimizer.get_config()["rate_multipliers"] == MULTIPLIERS
+
+
+def test_zero_freezes():
+    found, optimizer = moves(Lanton, 4, rate_multipliers={"^dense": 0.0})
+    for path, move in zip(FEW, found, strict=True):
+        assert np.any(move != 0) == (not path.startswith("dense")), path
+    report = optimizer.noise_report()
+    assert report["dense/kernel"]["learning_rate"][0] == 0
+    assert report["attention/query/kernel"]["learning_rate"][0] > 0
+
+
+@logic
+def test_the_summary_tells():
+    lines = []
+    _, optimizer = moves(Lanton, rate_multipliers=MULTIPLIERS)
+    optimizer.summary(print_fn=lines.append)
+    wanted = "rate_multipliers: 1 frozen, 1 at 0.25 times the rate"
+    assert wanted in " ".join(" ".join(lines).split())
+
+
+@logic
+def test_a_pattern_without_a_variable_is_told():
+    optimizer = Lanton(rate_multipliers={"no_such_layer": 2.0})
+    with pytest.warns(UserWarning, match="rate_multipliers.*no_such_layer"):
+        optimizer.build(make_variables(FEW))
+
+
+@logic
+@pytest.mark.parametrize("make", [Lanton, baselines.DMuon, baselines.Lamb])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        0.5,
+        ["head"],
+        {"(": 1.0},
+        {1: 1.0},
+        {"head": -1.0},
+        {"head": "2"},
+        {"head": True},
+        {"head": float("nan")},
+    ],
+)
+def test_wrong_multipliers(make, wrong):
+    with pytest.raises(ValueError, match="rate_multipliers.*Received: "):
+        make(0.01, rate_multipliers=wrong)
+
+
+@logic
+def test_a_name_for_compile():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(optimizer="lanton", loss="mse")
+    assert isinstance(model.optimizer, Lanton)
+    assert isinstance(keras.optimizers.get("lanton"), Lanton)
+    config = model.get_compile_config()["optimizer"]
+    assert config["registered_name"] == "keras_lanton>Lanton"
