@@ -126,6 +126,7 @@ bench: $(VENV)/ready
 	    --model llama --steps 2 --rounds 1 --warm-up 1; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/parts.py; \
 	done
+	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/roofline.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py

@@ -168,6 +168,7 @@ HEADINGS = {
     "step_time_llama_kernels": "Step time, Llama, GPU kernels",
     "parts_gpt2": "Parts of a step, GPT-2 small",
     "parts_llama": "Parts of a step, Llama",
+    "roofline": "Expected on an H100",
     "polar": "Polar factor",
     "noise": "Noise estimators",
     "memory": "Memory",
