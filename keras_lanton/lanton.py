@@ -75,7 +75,8 @@ class Lanton(LMOOptimizer):
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a
             callable without arguments. With `gradient_accumulation_steps`
-            Keras counts micro-steps in schedules.
+            Keras counts micro-steps in schedules; `UpdateSchedule` counts
+            updates.
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         noise: Lines 7 to 9: how noise is measured and what it does to the

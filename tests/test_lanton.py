@@ -392,7 +392,7 @@ def test_independent_gradient(k, options):
 def test_steps_as_large_matrices_take_them(monkeypatch):
     """One matrix after the other, in blocks, Gram form and estimator."""
     monkeypatch.setattr(batching, "ONE_BY_ONE_FROM", 1)
-    monkeypatch.setattr(dispatch, "BLOCKS_FROM", 2)
+    monkeypatch.setitem(dispatch.BLOCKS_FROM, "float32", 2)
     compare({"noise_interval": 2}, make_gradients(6, FEW), (1, 6), paths=FEW)
 
 
