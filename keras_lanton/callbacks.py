@@ -29,6 +29,11 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     copied on the device, and read at the next record. Several calls of `fit`
     with the same monitor count as one run.
 
+    At the end of an epoch Keras' `logs` get the mean noise of each kind of
+    block (`noise_qk`, `noise_mlp`, ...) and the range of the ratios
+    (`smallest_ratio`, `largest_ratio`): callbacks after this one log them,
+    such as CSVLogger, TensorBoard and those of other loggers, and `History`.
+
     Args:
         every: Batches from one record to the next, at least 1.
         csv: Path of a CSV file, or None: one row per record and matrix, with
@@ -198,8 +203,10 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             print(f"\n{self._line()}", flush=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Files have all of an epoch at its end."""
+        """Files have all of an epoch at its end, and `logs` a summary."""
         self._read()
+        if logs is not None:
+            logs.update(self._summary())
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes what is left."""
@@ -249,10 +256,30 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _take(self) -> None:
         """Reads the last snapshot, which is there by now; takes another."""
         self._read()
-        # On JAX `fit` keeps the variables' values to itself.
+        self._sync()
+        self._snapshot = self._optimizer().noise_snapshot()
+
+    def _sync(self) -> None:
+        """On JAX `fit` keeps the variables' values to itself."""
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
-        self._snapshot = self._optimizer().noise_snapshot()
+
+    def _summary(self) -> dict[str, float]:
+        """Mean noise of each kind of block, and the range of the ratios."""
+        self._sync()
+        optimizer = self._optimizer()
+        report = optimizer.noise_report()
+        columns = _columns(optimizer)
+        blocks = np.array([block_of(spec) for _, _, spec in columns])
+        noise, ratio = (
+            np.array([report[path][name][k] for path, k, _ in columns])
+            for name in ("noise", "ratio")
+        )
+        return {
+            **_means(noise, blocks, "noise_"),
+            "smallest_ratio": float(ratio.min()),
+            "largest_ratio": float(ratio.max()),
+        }
 
     def _read(self) -> None:
         """Turns the snapshot into a record."""
@@ -300,10 +327,9 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _line(self) -> str:
         """Mean noise of each kind of block; the range of rates."""
         noise, ratio = self.noise[-1], self.ratio[-1]
-        blocks = np.array(self.blocks)
         means = [
-            f"{name} {noise[blocks == name].mean():.3g}"
-            for name in dict.fromkeys(self.blocks)
+            f"{name} {mean:.3g}"
+            for name, mean in _means(noise, np.array(self.blocks)).items()
         ]
         slowest = self.paths[int(ratio.argmin())]
         return (
@@ -322,6 +348,16 @@ NUMBERS: Numbers = {
     ),
 }
 COLUMNS = ("step", "path", "matrix", "role", "block", *FIGURES)
+
+
+def _means(
+    noise: np.ndarray, blocks: np.ndarray, prefix: str = ""
+) -> dict[str, float]:
+    """Mean noise of each kind of block."""
+    return {
+        f"{prefix}{name}": float(noise[blocks == name].mean())
+        for name in dict.fromkeys(blocks.tolist())
+    }
 
 
 def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:

@@ -216,6 +216,34 @@ def test_tensorboard(tmp_path):
 
 
 @logic
+def test_logs_have_a_summary(tmp_path):
+    """What CSVLogger and `History` get, though no record was taken yet."""
+    model, monitor = make_model(), NoiseMonitor(every=100)
+    logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    x, y = make_data()
+    history = model.fit(
+        x, y, batch_size=4, epochs=2, verbose=0, callbacks=[monitor, logger]
+    )
+    report = model.optimizer.noise_report()
+    ratios = np.concatenate(
+        [report[path]["ratio"] for path in dict.fromkeys(monitor_paths(model))]
+    )
+    logs = history.history
+    assert logs["smallest_ratio"][-1] == pytest.approx(ratios.min())
+    assert logs["largest_ratio"][-1] == pytest.approx(ratios.max())
+    query = report["query/kernel"]["noise"].mean()
+    assert logs["noise_qk"][-1] == pytest.approx(query)
+    with (tmp_path / "log.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["noise_qk"]) for row in rows] == logs["noise_qk"]
+
+
+def monitor_paths(model):
+    """Paths of the matrices that are measured."""
+    roles = model.optimizer.norms_by_role()
+    return [s.path for s in model.optimizer.layers if s.role in roles]
+
+
 def test_printed_line(capsys):
     fit(make_model(), NoiseMonitor(print_every=3), verbose=1)
     lines = [
