@@ -232,10 +232,14 @@ def changed_by(changes, **fields):
     """
     rows = []
     for rate, options in changes:
-        told = "".join(f", `{k}={v:g}`" for k, v in options.items())
-        told = f", {rate:g}{told}"
-        rows += with_and_without(rate, options, told, **fields)
+        where = f", {rate:g}{told(options)}"
+        rows += with_and_without(rate, options, where, **fields)
     return fixed(*rows)
+
+
+def told(options):
+    """Options in words, to go on with."""
+    return "".join(f", `{name}={value:g}`" for name, value in options.items())
 
 
 # By batch size: a rate, and options other than those at the start.
@@ -412,12 +416,15 @@ QUESTIONS = (
             Table(
                 caption=(
                     f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
+                    f"{told(options)}"
                 ),
-                rows=fixed(*with_and_without(*best, batch_size=batch_size)),
+                rows=fixed(
+                    *with_and_without(rate, options, batch_size=batch_size)
+                ),
                 reference=REFERENCE,
                 curve=True,
             )
-            for batch_size, best in AT_THEIR_BEST.items()
+            for batch_size, (rate, options) in AT_THEIR_BEST.items()
         ),
     ),
     Question(
