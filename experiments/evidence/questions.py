@@ -412,19 +412,32 @@ QUESTIONS = (
             "The best of the question before, which is the same with the "
             "noise and without it."
         ),
-        tables=tuple(
+        tables=(
+            *(
+                Table(
+                    caption=(
+                        f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
+                        f"{told(options)}"
+                    ),
+                    rows=fixed(
+                        *with_and_without(rate, options, batch_size=batch_size)
+                    ),
+                    reference=REFERENCE,
+                    curve=True,
+                )
+                for batch_size, (rate, options) in AT_THEIR_BEST.items()
+            ),
             Table(
-                caption=(
-                    f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
-                    f"{told(options)}"
-                ),
+                caption="GPT-2, M, 16 blocks, 5 tokens per weight"
+                + told(AT_THEIR_BEST[16][1]),
                 rows=fixed(
-                    *with_and_without(rate, options, batch_size=batch_size)
+                    *with_and_without(
+                        *AT_THEIR_BEST[16], size="M", tokens_per_weight=QUICK
+                    )
                 ),
+                seeds=(1,),
                 reference=REFERENCE,
-                curve=True,
-            )
-            for batch_size, (rate, options) in AT_THEIR_BEST.items()
+            ),
         ),
     ),
     Question(
