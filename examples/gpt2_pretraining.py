@@ -163,7 +163,7 @@ def train(name, training, held_out, vocabulary, args):
         losses = json.loads((folder / "losses.json").read_text())[:done]
 
     def save(epoch, logs):
-        losses.append(logs)
+        losses.append(dict(logs))
         (folder / "losses.json").write_text(json.dumps(losses, indent=1))
         model.save_weights(folder / "new.weights.h5")
         os.replace(folder / "new.weights.h5", checkpoint)  # all or nothing
