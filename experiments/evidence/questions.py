@@ -409,8 +409,8 @@ QUESTIONS = (
     Question(
         title="Does the noise pay, at the best rate, momentum and decay?",
         text=(
-            "The best of the question before, which is the same with the "
-            "noise and without it."
+            "The best of what the question before tried, which is the same "
+            "with the noise and without it."
         ),
         tables=(
             *(

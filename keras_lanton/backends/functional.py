@@ -67,8 +67,8 @@ def devices(variables: Sequence[Any], wanted: bool | None) -> None:
 def half_is_faster() -> bool:
     """Whether this CPU multiplies bfloat16 matrices faster than float32.
 
-    Not where XLA multiplies them: with AVX512_BF16 it took 0.9 to 2 times as
-    long.
+    Not where XLA multiplies them: with AVX512_BF16 Newton-Schulz took 1.0 to
+    1.5 times as long on JAX (benchmarks/polar.py).
     """
     return False
 

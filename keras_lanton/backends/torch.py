@@ -267,8 +267,8 @@ def list_devices() -> list[str]:
 def half_is_faster() -> bool:
     """`functional.half_is_faster`, by trying: some milliseconds, once.
 
-    With AVX512_BF16 or AMX it is three times as fast or more; without, it is
-    slower than float32: nothing lies near the limit of 1.5.
+    The limit of 1.5 leaves room: with AVX512_BF16 it is more than three times
+    as fast, so that timing does not decide otherwise from run to run.
     """
     times = []
     for dtype in (torch.float32, torch.bfloat16):

@@ -83,9 +83,10 @@ class NoiseAdaptiveRate(Part):
 
     With `within_matrices`, line 6 sees each entry of the momentum in units of
     its noise, whose variance is factored by rows and columns. Hidden matrices
-    are whitened: M / sqrt(V + mean(M^2)), V the variance of the gradient's
-    noise. In tables and heads M / sqrt(M^2 + V_M) takes the place of sign(M),
-    V_M the variance of the momentum's noise. Other roles stay as they are.
+    are whitened: M_ij / (r_i c_j), r_i^2 and c_j^2 the noise of row i and of
+    column j, each with a tenth of the mean of M^2 added. In tables and heads
+    M / sqrt(M^2 + V_M) takes the place of sign(M), V_M the variance of the
+    momentum's noise. Other roles stay as they are.
 
     Args:
         alpha: Above 0: how much noise a matrix may have before it is slowed

@@ -240,7 +240,9 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             for factor, count in sorted(counts.items())
             if factor != 1.0
         ]
-        return [f"rate_multipliers: {', '.join(told)} (variables)"] * bool(told)
+        if not told:
+            return []
+        return [f"rate_multipliers: {', '.join(told)} (variables)"]
 
     def _memory(self) -> str:
         """One line on the memory of the state."""
