@@ -104,6 +104,8 @@ class Lanton(LMOOptimizer):
         weight_decay: gamma, decoupled, at the base rate; None or at least 0.
         weight_decay_exclude: Regular expressions on the paths of variables
             that do not decay.
+        cautious_weight_decay: Whether entries that the update moves away from
+            0 do not decay (Chen et al. 2025).
         rate_multipliers: Factors on the learning rate, of at least 0, by
             regular expression on variable paths: `{"^head/": 10.0}`. 0
             freezes. The factors of all expressions that match a path are
@@ -121,7 +123,8 @@ class Lanton(LMOOptimizer):
     References:
         Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
         arXiv 2510.14009, Algorithm 1. Where this departs from the paper:
-        docs/deviations.md.
+        docs/deviations.md. Chen et al. 2025, Cautious Weight Decay,
+        arXiv 2510.12402.
     """
 
     arguments = (
@@ -149,6 +152,7 @@ class Lanton(LMOOptimizer):
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
+        cautious_weight_decay: bool = False,
         rate_multipliers: Mapping[str, float] | None = None,
         name: str = "lanton",
         **kwargs: Any,
@@ -170,6 +174,7 @@ class Lanton(LMOOptimizer):
             nonfinite=nonfinite,
             weight_decay=weight_decay,
             weight_decay_exclude=weight_decay_exclude,
+            cautious_weight_decay=cautious_weight_decay,
             rate_multipliers=rate_multipliers,
             name=name,
             **kwargs,
@@ -301,7 +306,10 @@ PAPER: Mapping[str, Any] = {
     "embedding_scale": 300.0,
     "nesterov": False,
     "noise": NoiseAdaptiveRate(
-        alpha=0.3, within_matrices=False, group_reduction="max"
+        alpha=0.3,
+        within_matrices=False,
+        alpha_unit="group_noise",
+        group_reduction="max",
     ),
 }
 

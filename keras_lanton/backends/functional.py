@@ -17,6 +17,8 @@ from keras_lanton.types import Tensor
 
 # Dividing by more than this multiplies by a reciprocal that may count as zero.
 LARGEST_DIVISOR = 2.0**126
+# The square of this is finite.
+LARGEST_SQUARED = 1e15
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +159,11 @@ def lerp_(
 
 
 def update_(
-    X: Sequence[Tensor], steps: Sequence[Tensor], decay_factors: Sequence[Any]
+    X: Sequence[Tensor],
+    steps: Sequence[Tensor],
+    decay_factors: Sequence[Any],
+    *,
+    cautious: bool = False,
 ) -> list[Tensor]:
     """The sums decay_factor x + step.
 
@@ -165,6 +171,8 @@ def update_(
         X: Tensors, which may be overwritten.
         steps: Tensors of their shapes, float32.
         decay_factors: Scalars, one per tensor.
+        cautious: Whether entries that the step moves away from 0 do not
+            decay.
 
     Returns:
         One tensor each, of the dtype of x.
@@ -174,6 +182,9 @@ def update_(
         # Half precision would lose small steps before they are added.
         wide = x if str(x.dtype).endswith("64") else ops.cast(x, "float32")
         k, step = ops.cast(k, wide.dtype), ops.cast(step, wide.dtype)
+        if cautious:
+            k = ops.where(ops.sign(wide) * ops.sign(step) > 0, 1.0, k)
+            k = ops.cast(k, wide.dtype)
         updated.append(ops.cast(k * wide + step, x.dtype))
     return updated
 
@@ -225,14 +236,32 @@ def frobenius_norm(X: Tensor) -> Tensor:
     return unit_norm(X)[1]
 
 
-def over_hypotenuse_(X: Tensor, squares: Tensor) -> Tensor:
-    """X / sqrt(X^2 + squares).
+def shrunk_signs(
+    X: Tensor,
+    noisy: Tensor,
+    inverse: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    *,
+    factor: float,
+) -> Tensor:
+    """factor x / sqrt(x^2 + rows columns) of x = inverse X, or factor sign(X).
 
     Args:
-        X: A float32 tensor whose square is finite; may be overwritten.
-        squares: Of its shape, above 0; may be overwritten.
+        X: `(n, rows, columns)`, any float dtype.
+        noisy: `(n, 1, 1)` bool: where it is False, signs.
+        inverse: `(n, 1, 1)` float32.
+        rows: `(n, rows, 1)` float32, above 0.
+        columns: `(n, 1, columns)` float32, above 0.
+        factor: A number.
+
+    Returns:
+        A new tensor of the shape of X, float32.
     """
-    return X * ops.rsqrt(X * X + squares)
+    X = ops.cast(X, "float32")
+    x = ops.clip(inverse * X, -LARGEST_SQUARED, LARGEST_SQUARED)
+    found = x * ops.rsqrt(x * x + rows * columns)
+    return factor * ops.where(noisy, found, ops.sign(X))
 
 
 def add_products(

@@ -20,11 +20,9 @@ from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import on_host as on_host
-from keras_lanton.backends.functional import (
-    over_hypotenuse_ as over_hypotenuse_,
-)
 from keras_lanton.backends.functional import reduces
 from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
 from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import update_ as update_

@@ -18,11 +18,9 @@ from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import lerp_ as lerp_
 from keras_lanton.backends.functional import on_host as on_host
-from keras_lanton.backends.functional import (
-    over_hypotenuse_ as over_hypotenuse_,
-)
 from keras_lanton.backends.functional import pieces as pieces
 from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
 from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import unpack as unpack

@@ -20,6 +20,7 @@ from keras_lanton.backends.functional import value_of as value_of
 from keras_lanton.types import Tensor
 
 EAGER = True
+BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
 SUMS_OVER_REPLICAS = False
 
 
@@ -189,9 +190,53 @@ def frobenius_norm(X: Tensor) -> Tensor:
     return functional.frobenius_norm(X)
 
 
-def over_hypotenuse_(X: Tensor, squares: Tensor) -> Tensor:
-    """`functional.over_hypotenuse_`, in place."""
-    return squares.addcmul_(X, X).rsqrt_().mul_(X)
+def shrunk_signs(
+    X: Tensor,
+    noisy: Tensor,
+    inverse: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    *,
+    factor: float,
+) -> Tensor:
+    """`functional.shrunk_signs`, on a CPU a block after the other.
+
+    All that is done to a block is done in the processor's cache.
+    """
+    if X.device.type != "cpu":
+        return functional.shrunk_signs(
+            X, noisy, inverse, rows, columns, factor=factor
+        )
+    found = torch.empty_like(X, dtype=torch.float32)
+    for x, is_noisy, inv, r, c, out in zip(
+        X, noisy, inverse, rows, columns, found, strict=True
+    ):
+        if not bool(is_noisy):
+            torch.sign(x.float(), out=out).mul_(factor)
+        elif x.stride(0) < x.stride(1):
+            _shrink_signs(x.T, float(inv), c.T, r.T, factor, out.T)
+        else:
+            _shrink_signs(x, float(inv), r, c, factor, out)
+    return found
+
+
+def _shrink_signs(
+    X: Tensor,
+    inverse: float,
+    rows: Tensor,
+    columns: Tensor,
+    factor: float,
+    out: Tensor,
+) -> None:
+    """Writes `functional.shrunk_signs` of one matrix to `out`."""
+    size = max(1, BLOCK // X.shape[1])
+    largest = functional.LARGEST_SQUARED
+    for x, r, block in zip(
+        X.split(size), rows.split(size), out.split(size), strict=True
+    ):
+        x = (x.float() * inverse).clamp_(-largest, largest)
+        root = torch.addcmul(r * columns, x, x).rsqrt_()
+        torch.mul(x.mul_(factor), root, out=block)
 
 
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -231,11 +276,13 @@ def update_(
     X: Sequence[Tensor],
     steps: Sequence[Tensor],
     decay_factors: Sequence[float],
+    *,
+    cautious: bool = False,
 ) -> list[Tensor]:
     """The sums decay_factor x + step, in the place of `X`."""
     X, steps = list(X), list(steps)
-    if any(x.dtype != torch.float32 for x in X):
-        return functional.update_(X, steps, decay_factors)
+    if cautious or any(x.dtype != torch.float32 for x in X):
+        return functional.update_(X, steps, decay_factors, cautious=cautious)
     if X:
         torch._foreach_mul_(X, list(decay_factors))
         torch._foreach_add_(X, steps)

@@ -20,6 +20,8 @@ backend = backends.load()
 
 # Momentum in units of its noise: its square is in float32.
 LARGEST = 1e15
+# Below this a unit has no reciprocal in float32.
+SMALLEST_UNIT = 1e-37
 # A row's noise, or a column's, in units of its matrix': smaller counts as this.
 SMALLEST = 1e-3
 # Of the momentum's mean square, beside the noise of rows and columns: where
@@ -62,20 +64,22 @@ class EntryNoise:
     known: Tensor
     momentum_share: float
 
-    def _relative(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Squares of rows and of columns over m^2, m, and rms(M)."""
+    def _relative(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Squares of rows and of columns over m^2, and m; all 0 without noise.
+
+        Returns:
+            `(n, rows, 1)`, `(n, 1, columns)` and `(n, 1, 1)`.
+        """
         top = ops.max(self.columns, axis=-1, keepdims=True)
         unit = ops.where(top > 0, top, 1.0)
         m = unit * ops.sqrt(
             ops.mean(ops.square(self.columns / unit), axis=-1, keepdims=True)
         )
-        m = ops.where(m > 0, m, 1.0)
-        rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
+        divisor = ops.where(m > 0, m, 1.0)
         return (
-            ops.square(self.rows / m)[:, :, None],
-            ops.square(self.columns / m)[:, None, :],
+            ops.square(self.rows / divisor)[:, :, None],
+            ops.square(self.columns / divisor)[:, None, :],
             m[:, :, None],
-            rms,
         )
 
     def whiten(self, M: Tensor) -> Tensor:
@@ -89,8 +93,10 @@ class EntryNoise:
         Returns:
             Likewise, float32, up to a factor for each matrix.
         """
-        rows, columns, m, rms = self._relative(M)
-        signal = SIGNAL_WEIGHT * ops.square(ops.minimum(rms / m, LARGEST))
+        rows, columns, m = self._relative()
+        rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
+        signal = ops.minimum(rms / ops.where(m > 0, m, 1.0), LARGEST)
+        signal = SIGNAL_WEIGHT * ops.square(signal)
         known = self.known[:, None, None]
         # In units of the larger of the two: no matrix leaves float32.
         unit = ops.maximum(signal, 1.0)
@@ -102,23 +108,26 @@ class EntryNoise:
         M = ops.cast(M, "float32") * row_factors
         return backend.scale_(M, column_factors)
 
-    def shrink_signs(self, M: Tensor) -> Tensor:
+    def shrunk_signs(self, M: Tensor, *, factor: float = 1.0) -> Tensor:
         """M / sqrt(M^2 + V_M), V_M the variance of its own noise.
 
         These are signs, but for entries that noise may have flipped.
 
         Args:
             M: Momentum, `(n, rows, columns)`, any float dtype.
+            factor: Factor on the result.
 
         Returns:
-            Likewise, float32, in [-1, 1].
+            Likewise, float32, in [-1, 1] times the factor.
         """
-        rows, columns, m, rms = self._relative(M)
-        known = self.known[:, None, None]
-        unit = ops.where(known, ops.maximum(m, rms / LARGEST), rms)
-        unit = ops.where(unit > 0, unit, 1.0)
-        scale = ops.where(known, self.momentum_share * m / unit, 0.0)
-        noise = ops.maximum(ops.square(scale) * rows, SMALLEST**2)
-        noise = noise * ops.maximum(columns, SMALLEST**2)
-        M = ops.cast(M, "float32") * ops.reciprocal(unit)
-        return backend.over_hypotenuse_(M, noise)
+        rows, columns, m = self._relative()
+        noisy = ops.logical_and(self.known[:, None, None], m > SMALLEST_UNIT)
+        share = self.momentum_share**2
+        return backend.shrunk_signs(
+            M,
+            noisy,
+            1.0 / ops.where(noisy, m, 1.0),
+            ops.maximum(share * rows, SMALLEST**2),
+            ops.maximum(columns, SMALLEST**2),
+            factor=factor,
+        )

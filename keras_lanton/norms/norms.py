@@ -40,27 +40,18 @@ class Norm(abc.ABC):
     """A norm on matrices `(d_in, d_out)`, known by its LMO and its dual."""
 
     @abc.abstractmethod
-    def lmo(self, B: Tensor) -> Tensor:
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """The step of norm 1 most opposed to B [Alg. 1, line 6].
 
         Args:
             B: `(batch, d_in, d_out)`, any float dtype.
+            noise: The noise of its entries: hidden matrices are then in units
+                of it, and signs of entries that are noise are smaller. Other
+                norms leave it out.
 
         Returns:
             `(batch, d_in, d_out)`, float32; zero where B is zero.
         """
-
-    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
-        """The LMO of B whose entries have noise; here the LMO.
-
-        Args:
-            B: As in `lmo`.
-            noise: The noise of its entries.
-
-        Returns:
-            As `lmo`.
-        """
-        return self.lmo(B)
 
     @abc.abstractmethod
     def dual(self, D: Tensor) -> Tensor:
@@ -98,9 +89,10 @@ class Spectral(Norm):
     dtype: str = "auto"
     devices: Devices | None = None
 
-    def lmo(self, B: Tensor) -> Tensor:
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-sqrt(d_out/d_in) U V^T [Alg. 1, line 6]."""
         d_in, d_out = B.shape[-2:]
+        B = B if noise is None else noise.whiten(B)
         lmo = polar_factor(
             d_in,
             d_out,
@@ -111,10 +103,6 @@ class Spectral(Norm):
         if self.devices is None:
             return lmo(B)
         return backend.share_out(lmo, B, self.devices)
-
-    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
-        """The LMO of B in units of its noise."""
-        return self.lmo(noise.whiten(B))
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
@@ -151,14 +139,12 @@ def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
 class Sign(Norm):
     """1->inf norm times d_in: the largest entry, in units of 1/d_in."""
 
-    def lmo(self, B: Tensor) -> Tensor:
-        """-sign(B) / d_in [Alg. 1, line 6]."""
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
+        """-sign(B) / d_in, or -B / sqrt(B^2 + V) / d_in [Alg. 1, line 6]."""
+        if noise is not None:
+            return noise.shrunk_signs(B, factor=-1.0 / B.shape[-2])
         signs = ops.cast(ops.sign(B), "float32")
         return backend.scale_(signs, -1.0 / B.shape[-2])
-
-    def noisy_lmo(self, B: Tensor, noise: EntryNoise) -> Tensor:
-        """-B / sqrt(B^2 + its noise^2) / d_in: smaller where B is noise."""
-        return backend.scale_(noise.shrink_signs(B), -1.0 / B.shape[-2])
 
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""
@@ -174,7 +160,7 @@ class Sign(Norm):
 class RMS(Norm):
     """Root mean square of all d entries."""
 
-    def lmo(self, B: Tensor) -> Tensor:
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-sqrt(d) B / l2(B) = -B / rms(B) [Alg. 1, line 6]."""
         unit, _ = backend.unit_norm(B)
         return -math.sqrt(B.shape[-2] * B.shape[-1]) * unit
@@ -199,7 +185,7 @@ class ColNorm(Norm):
         Pethick et al. 2025, arXiv 2502.07529, table of norms.
     """
 
-    def lmo(self, B: Tensor) -> Tensor:
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-sqrt(d_out) B_i / (d_in ||B_i||) for each row i of d_out entries."""
         unit, _ = _unit_vectors(B, axis=-1)
         return backend.scale_(unit, -math.sqrt(B.shape[-1]) / B.shape[-2])
@@ -225,7 +211,7 @@ class RowNorm(Norm):
         Pethick et al. 2025, arXiv 2502.07529, table of norms.
     """
 
-    def lmo(self, B: Tensor) -> Tensor:
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-B_j / (sqrt(d_in) ||B_j||) for each column j of d_in entries."""
         unit, _ = _unit_vectors(B, axis=-2)
         return backend.scale_(unit, -1.0 / math.sqrt(B.shape[-2]))

@@ -149,6 +149,7 @@ class AuxiliaryAdamW(Part):
         rates: Sequence[Any],
         decay_factors: Sequence[Any],
         t: Tensor,
+        cautious: bool = False,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """One step of AdamW, where X and v may be overwritten.
 
@@ -161,6 +162,8 @@ class AuxiliaryAdamW(Part):
             rates: eta', 0 without a gradient: scalars.
             decay_factors: Factors on the weights: scalars.
             t: Number of this step, from 1.
+            cautious: Whether entries that the step moves away from 0 do not
+                decay.
 
         Returns:
             The new X and the new v.
@@ -173,7 +176,8 @@ class AuxiliaryAdamW(Part):
             -rate * self._direction(one_m, one_v, t)
             for one_m, one_v, rate in zip(m, v, rates, strict=True)
         ]
-        return backend.update_(X, steps, decay_factors), list(v)
+        X = backend.update_(X, steps, decay_factors, cautious=cautious)
+        return list(X), list(v)
 
     def _direction(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
         return adam_direction(

@@ -5,8 +5,6 @@ of each role, the noise-adaptive rate, Newton-Schulz, AdamW for the other
 roles, how the momentum starts, and the direction.
 """
 
-import functools
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +19,7 @@ from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.noise.report import NoiseSnapshot
 from keras_lanton.noise.report import report_noise
 from keras_lanton.noise.schedule import Lines
+from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
@@ -72,13 +71,20 @@ class LMOOptimizer(LayerwiseOptimizer):
         auxiliary_adamw: Updates the roles without a norm, or None.
         momentum_dtype: Dtype of the momentum. Defaults to each variable's
             own.
+        cautious_weight_decay: Whether entries that the update moves away from
+            0 do not decay.
         **kwargs: Arguments of `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
     """
 
-    arguments: tuple[str, ...] = ("beta_1", "nesterov", "momentum_dtype")
+    arguments: tuple[str, ...] = (
+        "beta_1",
+        "nesterov",
+        "momentum_dtype",
+        "cautious_weight_decay",
+    )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
 
@@ -92,10 +98,12 @@ class LMOOptimizer(LayerwiseOptimizer):
         newton_schulz: NewtonSchulz,
         auxiliary_adamw: AuxiliaryAdamW | None = None,
         momentum_dtype: str | None = None,
+        cautious_weight_decay: bool = False,
         **kwargs: Any,
     ) -> None:
         check_numbers({"beta_1": DECAY}, beta_1=beta_1)
         check_bool("nesterov", nesterov)
+        check_bool("cautious_weight_decay", cautious_weight_decay)
         check_part("noise", noise, NoiseAdaptiveRate, optional=True)
         check_part("newton_schulz", newton_schulz, NewtonSchulz, optional=False)
         check_part(
@@ -110,6 +118,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         self.newton_schulz = newton_schulz
         self.auxiliary_adamw = auxiliary_adamw
         self.momentum_dtype = momentum_dtype
+        self.cautious_weight_decay = bool(cautious_weight_decay)
         self.slot_dtypes = {"momentum": momentum_dtype, **self.slot_dtypes}
         if noise is not None:
             noise.check_accumulation(self.gradient_accumulation_steps)
@@ -269,11 +278,18 @@ class LMOOptimizer(LayerwiseOptimizer):
             M = work.gather(
                 stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
-            lmo = self._choose_lmo(stack.role, lines, new)
-            O = lmo(self._direction.before(M))
+            noise = self._entry_noise(lines, new)
+            O = work.norms[stack.role].lmo(self._direction.before(M), noise)
             O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
-            update_stack_(X, stack, O, ops.take(rates, matrices), decay_factor)
+            update_stack_(
+                X,
+                stack,
+                O,
+                ops.take(rates, matrices),
+                decay_factor,
+                cautious=self.cautious_weight_decay,
+            )
 
         if self.auxiliary_adamw is not None:
             new["velocity"] = self._update_by_adamw_(X, G, new, adamw, t)
@@ -300,17 +316,15 @@ class LMOOptimizer(LayerwiseOptimizer):
             t=t,
         )
 
-    def _choose_lmo(
-        self, role: str, lines: Lines | None, state: State
-    ) -> Callable[[Tensor], Tensor]:
-        """The LMO of a stack, by the noise of its entries if it is measured."""
-        norm = self._work.norms[role]
+    def _entry_noise(
+        self, lines: Lines | None, state: State
+    ) -> EntryNoise | None:
+        """The noise of the entries of a stack, if it is measured."""
         if self.noise is None or lines is None:
-            return norm.lmo
-        noise = self.noise.entry_noise(
+            return None
+        return self.noise.entry_noise(
             lines, state, beta_1=self.beta_1, nesterov=self.nesterov
         )
-        return functools.partial(norm.noisy_lmo, noise=noise)
 
     def _scalars(
         self, last_step: Tensor, active: Tensor, eta: Tensor
@@ -424,6 +438,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             rates=rates,
             decay_factors=decay_factors,
             t=t,
+            cautious=self.cautious_weight_decay,
         )
         for i, x in zip(chosen, updated, strict=True):
             X[i] = x
@@ -567,6 +582,8 @@ def update_stack_(
     O: Tensor,
     rates: Tensor,
     decay_factor: Sequence[Any],
+    *,
+    cautious: bool = False,
 ) -> None:
     """X <- decay_factor X + rate O, of a stack's variables [Alg. 1, line 10].
 
@@ -576,11 +593,14 @@ def update_stack_(
         O: `(n, rows, columns)`, as the stack; may be overwritten.
         rates: Rate of each matrix in the stack, `(n,)`.
         decay_factor: Factor on the weights, one scalar per variable.
+        cautious: Whether entries that the update moves away from 0 do not
+            decay.
     """
     updated = backend.update_(
         [X[i] for i in stack.indices],
         stack.scatter(backend.scale_(O, rates[:, None, None])),
         [decay_factor[i] for i in stack.indices],
+        cautious=cautious,
     )
     for i, x in zip(stack.indices, updated, strict=True):
         X[i] = x

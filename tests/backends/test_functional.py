@@ -45,11 +45,31 @@ def test_frobenius_norm(scale: float) -> None:
     )
 
 
-def test_over_hypotenuse() -> None:
-    X, squares = numbers(2, 3, 5), numbers(2, 3, 5) ** 2 + 0.1
-    given = map(ops.convert_to_tensor, (X.copy(), squares.copy()))
-    found = ops.convert_to_numpy(backend.over_hypotenuse_(*given))
-    np.testing.assert_allclose(found, X / np.hypot(X, squares**0.5), rtol=1e-6)
+@pytest.mark.parametrize("tall", [False, True])
+def test_shrunk_signs(tall: bool) -> None:
+    """Also of matrices that lie transposed in memory, in blocks."""
+    shape = (3, 700, 300) if tall else (3, 5, 7)
+    X = numbers(*shape)
+    rows = np.abs(numbers(3, shape[1], 1)) + 0.1
+    columns = np.abs(numbers(3, 1, shape[2])) + 0.1
+    noisy = np.array([True, False, True])[:, None, None]
+    inverse = np.array([2.0, 1.0, 1e30], "float32")[:, None, None]
+    given = ops.convert_to_tensor(X)
+    if tall:
+        given = ops.swapaxes(
+            ops.convert_to_tensor(np.swapaxes(X, 1, 2).copy()), 1, 2
+        )
+    found = backend.shrunk_signs(
+        given,
+        *map(ops.convert_to_tensor, (noisy, inverse, rows, columns)),
+        factor=-0.5,
+    )
+    x = inverse.astype("float64") * X
+    wanted = np.where(noisy, x / np.sqrt(x**2 + rows * columns), np.sign(X))
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found), -0.5 * wanted, atol=1e-5
+    )
+    np.testing.assert_array_equal(ops.convert_to_numpy(given), X)
 
 
 @pytest.mark.parametrize("wrap", [traced, lambda function: function])
@@ -150,8 +170,9 @@ def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
     assert np.isnan(norms[2]).all()
 
 
+@pytest.mark.parametrize("cautious", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_update(dtype: str) -> None:
+def test_update(dtype: str, cautious: bool) -> None:
     """Small updates are added before they are rounded."""
     weights, updates = numbers(2, 3, 4)
     factors = [0.9, 1.0, 0.5]
@@ -159,10 +180,13 @@ def test_update(dtype: str) -> None:
         [ops.convert_to_tensor(x, dtype) for x in weights],
         [ops.convert_to_tensor(x) for x in updates],
         factors,
+        cautious=cautious,
     )
     for x, new, u, factor in zip(weights, found, updates, factors, strict=True):
         assert keras.backend.standardize_dtype(new.dtype) == dtype
         rounded = ops.cast(ops.convert_to_tensor(x, dtype), "float32")
+        if cautious:  # Not of what moves away from 0.
+            factor = np.where(np.sign(x) == np.sign(u), 1.0, factor)
         wanted = factor * ops.convert_to_numpy(rounded) + u
         np.testing.assert_allclose(
             ops.convert_to_numpy(ops.cast(new, "float32")),

@@ -69,6 +69,29 @@ def test_weight_decay(options, wanted):
     assert decayed(weight_decay=0.5, **options) == wanted
 
 
+@pytest.mark.parametrize("make", [Lanton, paper])
+def test_cautious_weight_decay(make):
+    """Only entries decay that the step does not move away from 0."""
+
+    def step(**options):
+        variables = make_variables()
+        optimizer = make(learning_rate=0.01, **options)
+        apply(optimizer, variables, make_gradients(1)[0])
+        return to_arrays(variables)
+
+    decay = {"weight_decay": 0.5}
+    plain, usual = step(weight_decay=0.0), step(**decay)
+    cautious = step(**decay, cautious_weight_decay=True)
+    starts = to_arrays(make_variables())
+    for start, without, full, found in zip(
+        starts, plain, usual, cautious, strict=True
+    ):
+        away = np.sign(start) == np.sign(without - start)
+        assert away.any() and not away.all()
+        wanted = np.where(away, without, full)
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
 @pytest.mark.parametrize("weight_decay", [None, 0.0])
 def test_no_weight_decay(weight_decay):
     _, found = run(make_gradients(2), weight_decay=weight_decay)

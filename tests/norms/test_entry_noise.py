@@ -41,7 +41,7 @@ def normals(scale: float = 1.0) -> np.ndarray:
 
 
 def shrunk(noise: EntryNoise, M: np.ndarray) -> np.ndarray:
-    return ops.convert_to_numpy(noise.shrink_signs(ops.convert_to_tensor(M)))
+    return ops.convert_to_numpy(noise.shrunk_signs(ops.convert_to_tensor(M)))
 
 
 def whitened(noise: EntryNoise, M: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ def test_without_noise_to_speak_of_the_lmo_is_the_plain_one() -> None:
 def test_what_was_not_measured_has_the_plain_lmo(norm: Norm) -> None:
     M = normals()
     noise = noise_of(np.zeros(SHAPE, "float32"), known=False)
-    found = norm.noisy_lmo(ops.convert_to_tensor(M), noise)
+    found = norm.lmo(ops.convert_to_tensor(M), noise)
     # Observed 2e-7.
     np.testing.assert_allclose(
         ops.convert_to_numpy(found), lmo(norm, M), atol=1e-5
@@ -106,7 +106,7 @@ def test_lines_without_noise_stay_finite(norm: Norm, quiet: str) -> None:
         V[:] = 0.0
     M[0, 1] = 0.0
     found = ops.convert_to_numpy(
-        norm.noisy_lmo(ops.convert_to_tensor(M), noise_of(V))
+        norm.lmo(ops.convert_to_tensor(M), noise_of(V))
     )
     assert np.isfinite(found).all()
     if isinstance(norm, Sign):
