@@ -273,7 +273,7 @@ CASES = {
         "weight_decay_exclude": ["bias", "^norm/", "embeddings$"],
         "noise_interval": 1,
     },
-    "within": {**DEFAULTS, "within_matrices": True, "noise_interval": 3},
+    "within": {**DEFAULTS, "alpha": None, "noise_interval": 3},
     "within_alone": {
         "within_matrices": True,
         "alpha": None,
@@ -281,10 +281,10 @@ CASES = {
         "noise_schedule": "interval",
         "noise_interval": 1,
     },
-    "signal": {
+    "group_noise": {
         **DEFAULTS,
-        "alpha_unit": "signal",
-        "within_matrices": True,
+        "alpha_unit": "group_noise",
+        "within_matrices": False,
         "noise_interval": 2,
     },
     "signal_momentum": {

@@ -38,6 +38,7 @@ WRONG = {
         "nonfinite": ["ignore", None, True],
         "weight_decay": [-0.1, NAN, "0.1", True],
         "weight_decay_exclude": ["bias", [1], ["("], 3],
+        "cautious_weight_decay": [1, "yes", None],
         "rate_multipliers": [0.5, ["bias"], {"(": 1.0}, {"bias": -1.0}],
         "clipnorm": [0, -1.0, NAN],
         "clipvalue": [0, -1.0, NAN],
@@ -211,7 +212,12 @@ def test_paper_takes_all_arguments() -> None:
     made = Lanton.paper(1e-3)
     assert float(made.learning_rate) == np.float32(1e-3)
     assert made.auxiliary_adamw is None and not made.nesterov
-    assert made.noise == NoiseAdaptiveRate(alpha=0.3, group_reduction="max")
+    assert made.noise == NoiseAdaptiveRate(
+        alpha=0.3,
+        within_matrices=False,
+        alpha_unit="group_noise",
+        group_reduction="max",
+    )
     other = Lanton.paper(
         learning_rate=1e-3,
         nesterov=True,

@@ -70,7 +70,7 @@ NUMBERS: Numbers = {
 @keras.saving.register_keras_serializable(package="keras_lanton")
 @dataclasses.dataclass(frozen=True)
 class NoiseAdaptiveRate(Part):
-    """Each matrix' learning rate over the base rate, by its gradient noise.
+    """Adapts updates to the gradient noise, between matrices and within them.
 
     Per matrix, with gradient G_t and noise H_t:
 
@@ -78,8 +78,9 @@ class NoiseAdaptiveRate(Part):
         a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
         eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
 
-    A group is all matrices of one role, or all there are with
-    `alpha_unit="signal"`. D_t is the noise sample.
+    D_t is the noise sample. With `alpha_unit="signal"` its dual norm is
+    divided by that of the momentum B_{t-1}, and a group is all matrices; else
+    a group is the matrices of one role.
 
     With `within_matrices`, line 6 sees each entry of the momentum in units of
     its noise, whose variance is factored by rows and columns. Hidden matrices
@@ -93,10 +94,10 @@ class NoiseAdaptiveRate(Part):
             down. Smaller adapts more. None: all matrices have the rate eta_t.
         within_matrices: Whether the noise of rows and columns is measured too,
             and line 6 sees the momentum in units of it.
-        alpha_unit: `"group_noise"`: alpha is in units of the group's RMS
-            noise; `"absolute"`: in the units of the dual norm, as printed;
-            `"signal"`: H is measured in units of the squared dual norm of the
-            matrix' own momentum B_{t-1}, and all matrices are one group.
+        alpha_unit: The unit of alpha and of the noise. `"signal"`: the dual
+            norm of the matrix' own momentum B_{t-1}; `"group_noise"`: the
+            group's RMS noise; `"absolute"`: the units of the dual norm, as
+            printed.
         group_reduction: `"max"`: rates relative to the quietest matrix, as
             printed; `"mean"`: relative to the group's mean, so that the mean
             rate stays eta_t.
@@ -132,14 +133,14 @@ class NoiseAdaptiveRate(Part):
         >>> Lanton(noise=NoiseAdaptiveRate(alpha=0.3))
 
     References:
-        Hao et al., arXiv 2510.14009, Algorithm 1. Noise within matrices is not
-        the paper's: docs/deviations.md.
+        Hao et al., arXiv 2510.14009, Algorithm 1. Noise within matrices and
+        in units of the momentum is not the paper's: docs/deviations.md.
     """
 
     alpha: float | None = 1.0
     _: dataclasses.KW_ONLY
-    within_matrices: bool = False
-    alpha_unit: str = "group_noise"
+    within_matrices: bool = True
+    alpha_unit: str = "signal"
     group_reduction: str = "mean"
     beta_2: float = 0.9
     interval: int = 10

@@ -192,16 +192,17 @@ def _noise(optimizer: Lanton, first: Arrays, second: Arrays) -> list[Check]:
     found = list(optimizer.noise_report().values())
     noise = np.array([one["noise"][0] for one in found])
     ratio = np.array([one["ratio"][0] for one in found])
+    # In units of the momentum, which starts at the first gradient.
     wanted = [
         _dual_norm(name, second[name] - first[name])
+        / _dual_norm(name, first[name])
         for name in SHAPES
         if name != "vector"
     ]
-    hidden = noise[:2] ** 2
-    root = (1.0 + hidden / np.mean(hidden)) ** -0.25
+    root = (1.0 + noise[:3] ** 2) ** -0.25
     return [
         Check("noise", _distance(noise[:3] / wanted, np.ones(3)), ESTIMATE),
-        Check("layer rates", _distance(ratio[:2], root / np.mean(root)), EXACT),
+        Check("layer rates", _distance(ratio[:3], root / np.mean(root)), EXACT),
     ]
 
 

@@ -24,8 +24,16 @@ ETA = 0.01
 
 # As in test_lanton.py: of the distance moved.
 TOLERANCE = 1e-4
-NOISE = {"noise_interval": 1, "alpha": 0.2, "group_reduction": "mean"}
-NOISE_PART = NoiseAdaptiveRate(alpha=0.2, interval=1)
+NOISE = {
+    "noise_interval": 1,
+    "alpha": 0.2,
+    "alpha_unit": "group_noise",
+    "within_matrices": False,
+    "group_reduction": "mean",
+}
+NOISE_PART = NoiseAdaptiveRate(
+    alpha=0.2, alpha_unit="group_noise", within_matrices=False, interval=1
+)
 CLASSES = [getattr(baselines, name) for name in baselines.__all__]
 
 

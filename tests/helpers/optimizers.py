@@ -57,7 +57,10 @@ OF_ROLES = {
 }
 PAPER = {
     "noise": NoiseAdaptiveRate(
-        alpha=0.3, within_matrices=False, group_reduction="max"
+        alpha=0.3,
+        within_matrices=False,
+        alpha_unit="group_noise",
+        group_reduction="max",
     ),
     "newton_schulz": NewtonSchulz(),
     "auxiliary_adamw": None,

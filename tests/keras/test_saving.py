@@ -91,6 +91,7 @@ ARGUMENTS = {
     "nonfinite": ("propagate", {}),
     "weight_decay": (0.3, {}),
     "weight_decay_exclude": (["bias$", "norm/"], {}),
+    "cautious_weight_decay": (True, {}),
     "rate_multipliers": ({"kernel": 0.5}, {}),
     "roles": ([RECORD], {}),
     "clipnorm": (2.0, {}),
@@ -117,7 +118,7 @@ ADAMW = {
 }
 NOISE = {
     "alpha": 0.77,
-    "within_matrices": True,
+    "within_matrices": False,
     "alpha_unit": "absolute",
     "group_reduction": "max",
     "beta_2": 0.5,
@@ -141,6 +142,7 @@ OWN = {
     "nonfinite": "propagate",
     "weight_decay": 0.3,
     "weight_decay_exclude": ["bias$", "norm/"],
+    "cautious_weight_decay": True,
     "rate_multipliers": {"kernel": 0.5},
     "name": "other",
 }

@@ -304,7 +304,9 @@ def test_without_noise_there_is_no_state_of_it():
 @logic
 def test_without_noise_is_with_rates_of_one():
     """Until the first measurement, and at an alpha that nothing reaches."""
-    loud = NoiseAdaptiveRate(alpha=1e12, alpha_unit="absolute", interval=1)
+    loud = NoiseAdaptiveRate(
+        alpha=1e12, alpha_unit="absolute", within_matrices=False, interval=1
+    )
     ends = []
     for noise in (None, loud):
         variable = keras.Variable(np.ones((4, 6), "float32"), name="kernel")

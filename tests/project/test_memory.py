@@ -40,8 +40,16 @@ def size(variables: list[keras.Variable]) -> int:
 
 
 def state_over_weights(**options: object) -> float:
-    optimizer, variables = build(**options)
+    """Without the noise of rows and columns, unless they are asked for."""
+    optimizer, variables = build(**{"within_matrices": False, **options})
     return size(optimizer.variables) / size(variables)
+
+
+def test_rows_and_columns_need_a_number_each() -> None:
+    lines = sum(sum(shape) for shape in SHAPES if len(shape) == 2)
+    weights = sum(map(math.prod, SHAPES))
+    added = state_over_weights(within_matrices=True) - state_over_weights()
+    np.testing.assert_allclose(added, lines / weights, rtol=0.01)
 
 
 def test_momentum_as_reference_needs_one_copy() -> None:

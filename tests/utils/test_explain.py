@@ -40,10 +40,13 @@ def test_explain():
 @pytest.mark.parametrize(
     ("noise", "wanted"),
     [
-        ({}, "Within a role the noisier matrices get smaller updates"),
-        ({"alpha_unit": "signal"}, "noise is large beside their own momentum"),
+        ({}, "noise is large beside their own momentum"),
+        ({}, "The noise of rows and columns"),
+        (
+            {"alpha_unit": "group_noise"},
+            "Within a role the noisier matrices get smaller updates",
+        ),
         ({"alpha": None}, "All matrices have the base rate."),
-        ({"within_matrices": True}, "The noise of rows and columns"),
     ],
 )
 def test_explain_tells_what_noise_does(noise, wanted):
