@@ -112,7 +112,7 @@ def make_schedule(learning_rate, steps):
     )
 
 
-def make_optimizer(name, learning_rate):
+def make_optimizer(name, learning_rate, **kwargs):
     """An optimizer by name; the learning rate may be a schedule."""
     if name == "sgd":
         return keras.optimizers.SGD(learning_rate, momentum=0.85, nesterov=True)
@@ -126,6 +126,7 @@ def make_optimizer(name, learning_rate):
         )
     paper = "lanton_paper" if name == "lanton" else name
     options = dict(hyperparameters.find(paper, "cnn_cifar100").options)
+    options |= kwargs
     if name == "lanton":
         del options["vector_norm"]  # AdamW updates vectors
     return construct(name, learning_rate, options=options, weight_decay=None)

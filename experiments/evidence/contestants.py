@@ -74,17 +74,17 @@ CONTESTANTS = {
         {"beta_1": 0.9, "hidden_scale": 50.0, "embedding_scale": 3000.0},
     ),
     "lanton": (
-        "Lanton, `within_matrices=True`, `alpha=None`",
+        "Lanton, `alpha=None`",
         "lanton",
         {**LANTON, **NOISE},
     ),
     "lanton_signal": (
-        'Lanton, `within_matrices=True`, `alpha_unit="signal"`',
+        "`Lanton()`",
         "lanton",
         {**LANTON, **SIGNAL},
     ),
     "lanton_rates": (
-        "`Lanton()`",
+        'Lanton, `within_matrices=False`, `alpha_unit="group_noise"`',
         "lanton",
         {**LANTON, **RATES},
     ),

@@ -117,7 +117,7 @@ ALIGNMENT = {
     "noise.power": 0.5,
 }
 BETWEEN = {
-    "line 8, as in `Lanton()`": {},
+    "line 8": {},
     "line 8, groups by kind of block": {
         "noise.measure": "noise",
         "noise.groups": "block",
@@ -133,7 +133,7 @@ BETWEEN = {
     "alignment, one group": {**ALIGNMENT, "noise.groups": "all"},
     "alignment, power 1": {**ALIGNMENT, "noise.power": 1.0},
 }
-# On top of `Lanton()`: both kinds of noise.
+# On top of noise inside matrices: noise between them too.
 BOTH = {
     "line 8": {"noise.alpha": 1.0},
     "signal, `alpha=0.3`": {"noise.alpha_unit": "signal", "noise.alpha": 0.3},
@@ -376,7 +376,7 @@ QUESTIONS = (
                 caption=f"GPT-2, S, {batch_size} blocks, 20 tokens per weight",
                 rows=measures(
                     names=(
-                        "line 8, as in `Lanton()`",
+                        "line 8",
                         "signal, `alpha=1`",
                         "rows and columns, every tenth step",
                     ),

@@ -59,8 +59,8 @@ class Bench:
         """The standard run of a task, with changes."""
         preset = self.scale.tasks[task]
         cnn = task == "cnn"
-        options = dict(() if cnn else self.scale.options.get(method, ()))
-        options |= changes.pop("options", {})
+        added = self.scale.cnn_options if cnn else self.scale.options
+        options = {**added.get(method, {}), **changes.pop("options", {})}
         if cnn:
             count = len(self.load(task).x_train) // preset.batch_size
             steps = preset.epochs * count

@@ -21,10 +21,11 @@ VALIDATIONS = 8  # in a run
 
 def make_optimizer(trial, task):
     """The trial's optimizer at rate 0: `Recorder` sets the rate."""
+    options = dict(trial.options)
     if trial.task == "cnn":
-        return images.make_optimizer(trial.method, 0.0)
+        return images.make_optimizer(trial.method, 0.0, **options)
     return make_language_optimizer(
-        trial.method, 0.0, task.experiment, **dict(trial.options)
+        trial.method, 0.0, task.experiment, **options
     )
 
 

@@ -11,6 +11,9 @@ from experiments.presets import PRESETS
 MAIN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "adamw")
 CNN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "sgd")
 
+# Noise between matrices alone, as in the paper; the defaults have more.
+BETWEEN = {"noise.within_matrices": False, "noise.alpha_unit": "group_noise"}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
@@ -22,6 +25,7 @@ class Scale:
     batch_sizes: tuple  # of the experiment on batch sizes
     longer: dict  # by method: how many times the steps, to reach Lanton's loss
     options: dict  # of language models' optimizers, added to the paper's
+    cnn_options: dict  # the same of the CNN's
     load_images: object  # function of a seed
     workers: int  # runs at once
 
@@ -89,7 +93,8 @@ CPU = Scale(
     longer={"d_muon": (1.25, 1.5, 2.0), "adamw": (2.0,)},
     # Muon's second rate is not tuned by itself: half of the first gives AdamW
     # what it has under D-Muon at hidden steps of equal size.
-    options={"muon": {"auxiliary_adamw.lr_ratio": 0.5}},
+    options={"muon": {"auxiliary_adamw.lr_ratio": 0.5}, "lanton": BETWEEN},
+    cnn_options={"lanton": BETWEEN},
     load_images=load_digits,
     workers=2,
 )
@@ -117,7 +122,8 @@ PAPER = Scale(
     seeds=(42, 43, 44),
     batch_sizes=(8, 16, 32, 48, 64),
     longer={"d_muon": (1.25, 1.5, 2.0), "adamw": (2.0, 3.0)},
-    options={},
+    options={"lanton": BETWEEN},
+    cnn_options={"lanton": BETWEEN},
     load_images=load_cifar100,
     workers=1,
 )

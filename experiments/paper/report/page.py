@@ -37,8 +37,10 @@ small scale. This page is made by
 make paper   # python -m experiments.paper, then experiments.paper.report
 ```
 
-"Lanton" has this library's defaults, "Lanton, paper's settings" is
-`Lanton.paper()`. {setting}
+"Lanton" has this library's defaults with the paper's kind of noise, that
+between matrices: `noise=NoiseAdaptiveRate(alpha_unit="group_noise",
+within_matrices=False)`. "Lanton, paper's settings" is `Lanton.paper()`.
+[Evidence](evidence.md) has the noise within matrices. {setting}
 """
 
 CPU_SETTING = """Language models: four layers of width 64 (0.2 million
