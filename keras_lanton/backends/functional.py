@@ -245,7 +245,7 @@ def shrunk_signs(
     *,
     factor: float,
 ) -> Tensor:
-    """factor x / sqrt(x^2 + rows columns) of x = inverse X, or factor sign(X).
+    """Factor x / sqrt(x^2 + rows columns) of x = inverse X, or factor sign(X).
 
     Args:
         X: `(n, rows, columns)`, any float dtype.
