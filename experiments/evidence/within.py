@@ -24,9 +24,9 @@ SMALLEST = 1e-12  # of a standard deviation
 class Bounded(Sign):
     """`Sign`, for what is bounded by 1 already."""
 
-    def lmo(self, B):
+    def lmo(self, B, noise=None):
         """-B / d_in."""
-        return -ops.cast(B, "float32") / B.shape[-2]
+        return -ops.cast(B, "float32") / B.shape[self.d_in_axis]
 
 
 @dataclasses.dataclass(frozen=True)

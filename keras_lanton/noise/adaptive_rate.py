@@ -28,6 +28,7 @@ from keras_lanton.noise.schedule import MeasurementPlan
 from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.entry_noise import line_rms
 from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import norm_of
 from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
@@ -328,7 +329,7 @@ class NoiseAdaptiveRate(Part):
         for k, (group, chunk) in enumerate(pairs):
             measure = functools.partial(
                 self._measure,
-                norms[group.role],
+                norm_of(norms, group.stack),
                 group,
                 k,
                 chunk,

@@ -21,6 +21,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 
 from keras import ops
 
@@ -32,6 +33,7 @@ from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.dispatch import polar_factor
 from keras_lanton.types import Row
 from keras_lanton.types import Tensor
+from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
 
@@ -67,6 +69,45 @@ class Norm(abc.ABC):
     @abc.abstractmethod
     def lmo_rms(self, d_in: int, d_out: int) -> float:
         """Root mean square of the entries of an LMO of full rank."""
+
+    def of_transposed(self) -> "Norm":
+        """The same norm of matrices that are given as `(d_out, d_in)`."""
+        return Transposed(self)
+
+
+def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
+    """The norm of a stack's matrices, as they lie there.
+
+    Args:
+        norms: Norm of each role, of matrices `(d_in, d_out)`.
+        stack: The stack.
+    """
+    norm = norms[stack.role]
+    return norm.of_transposed() if stack.transposed else norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Transposed(Norm):
+    """A norm of matrices that are given as `(d_out, d_in)`.
+
+    Args:
+        norm: The norm of `(d_in, d_out)`.
+    """
+
+    norm: Norm
+
+    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
+        """The transposed LMO of B^T; noise is left out [Alg. 1, line 6]."""
+        B = ops.swapaxes(B, -2, -1)
+        return ops.swapaxes(self.norm.lmo(B), -2, -1)
+
+    def dual(self, D: Tensor) -> Tensor:
+        """The dual norm of D^T [Alg. 1, line 7]."""
+        return self.norm.dual(ops.swapaxes(D, -2, -1))
+
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """That of the norm."""
+        return self.norm.lmo_rms(d_in, d_out)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,23 +178,34 @@ def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Sign(Norm):
-    """1->inf norm times d_in: the largest entry, in units of 1/d_in."""
+    """1->inf norm times d_in: the largest entry, in units of 1/d_in.
+
+    Args:
+        d_in_axis: Axis of the inputs: -2, or -1 of transposed matrices.
+    """
+
+    d_in_axis: int = -2
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-sign(B) / d_in, or -B / sqrt(B^2 + V) / d_in [Alg. 1, line 6]."""
         if noise is not None:
-            return noise.shrunk_signs(B, factor=-1.0 / B.shape[-2])
+            return noise.shrunk_signs(B, factor=-1.0 / B.shape[self.d_in_axis])
         signs = ops.cast(ops.sign(B), "float32")
-        return backend.scale_(signs, -1.0 / B.shape[-2])
+        return backend.scale_(signs, -1.0 / B.shape[self.d_in_axis])
 
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""
-        sums = ops.sum(ops.abs(ops.cast(D, "float32")), axis=-1)
+        d_out_axis = -3 - self.d_in_axis
+        sums = ops.sum(ops.abs(ops.cast(D, "float32")), axis=d_out_axis)
         return ops.max(sums, axis=-1)
 
     def lmo_rms(self, d_in: int, d_out: int) -> float:
         """1 / d_in."""
         return 1.0 / d_in
+
+    def of_transposed(self) -> "Sign":
+        """The same with the inputs on the other axis."""
+        return dataclasses.replace(self, d_in_axis=-3 - self.d_in_axis)
 
 
 @dataclasses.dataclass(frozen=True)

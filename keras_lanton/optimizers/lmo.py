@@ -22,6 +22,7 @@ from keras_lanton.noise.schedule import Lines
 from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Spectral
+from keras_lanton.norms.norms import norm_of
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
@@ -279,7 +280,8 @@ class LMOOptimizer(LayerwiseOptimizer):
                 stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
             noise = self._entry_noise(lines, new)
-            O = work.norms[stack.role].lmo(self._direction.before(M), noise)
+            norm = norm_of(work.norms, stack)
+            O = norm.lmo(self._direction.before(M), noise)
             O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
             update_stack_(

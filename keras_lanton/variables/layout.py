@@ -70,11 +70,14 @@ class VariableLayout:
 
 
 def _transpose_scales(specs: Sequence[VariableSpec]) -> np.ndarray:
-    """d_out / d_in of matrices that are transposed in their stack, else 1.
+    """d_out / d_in of hidden matrices transposed in their stack, else 1.
 
     By this factor the LMO and the dual norm of A^T differ from those of A.
     """
     scales = [
-        spec.d_out / spec.d_in if is_transposed(spec) else 1.0 for spec in specs
+        spec.d_out / spec.d_in
+        if spec.role == "hidden" and is_transposed(spec)
+        else 1.0
+        for spec in specs
     ]
     return np.array(scales, "float32")

@@ -79,20 +79,44 @@ class MatrixView:
         return size * self.output_blocks
 
     @property
+    def lies_transposed(self) -> bool:
+        """Whether the tensor has the matrices as (d_out, d_in), row by row."""
+        return (
+            self.output_blocks == 1
+            and bool(self.input_axes)
+            and self._transposed._order == tuple(range(len(self.shape)))
+        )
+
+    @property
+    def _transposed(self) -> "MatrixView":
+        """The view as matrices (d_out, d_in); not of blocks of outputs."""
+        return dataclasses.replace(
+            self, input_axes=self.output_axes, output_axes=self.input_axes
+        )
+
+    @property
     def _order(self) -> tuple[int, ...]:
         return self.batch_axes + self.input_axes + self.output_axes
 
 
-def to_matrices(tensor: Tensor, view: MatrixView) -> Tensor:
+def to_matrices(
+    tensor: Tensor, view: MatrixView, *, transposed: bool = False
+) -> Tensor:
     """The tensor's stack of matrices.
 
     Args:
         tensor: Tensor of shape `view.shape`.
         view: The axes.
+        transposed: Whether the matrices are wanted as (d_out, d_in).
 
     Returns:
-        Tensor of shape `(view.batch, view.d_in, view.d_out)`, same dtype.
+        Tensor of shape `(view.batch, view.d_in, view.d_out)`, or transposed,
+        same dtype.
     """
+    if transposed and view.output_blocks == 1:
+        return to_matrices(tensor, view._transposed)
+    if transposed:
+        return ops.swapaxes(to_matrices(tensor, view), -2, -1)
     if view._order != tuple(range(len(view.shape))):
         tensor = ops.transpose(tensor, view._order)
     if view.output_blocks == 1:
@@ -108,16 +132,24 @@ def to_matrices(tensor: Tensor, view: MatrixView) -> Tensor:
     return ops.reshape(tensor, (view.batch, view.d_in, view.d_out))
 
 
-def from_matrices(matrices: Tensor, view: MatrixView) -> Tensor:
+def from_matrices(
+    matrices: Tensor, view: MatrixView, *, transposed: bool = False
+) -> Tensor:
     """The tensor whose stack of matrices this is: inverse of `to_matrices`.
 
     Args:
-        matrices: Tensor of shape `(view.batch, view.d_in, view.d_out)`.
+        matrices: Tensor of shape `(view.batch, view.d_in, view.d_out)`, or
+            transposed.
         view: The axes.
+        transposed: Whether the matrices are (d_out, d_in).
 
     Returns:
         Tensor of shape `view.shape`, same dtype.
     """
+    if transposed and view.output_blocks == 1:
+        return from_matrices(matrices, view._transposed)
+    if transposed:
+        return from_matrices(ops.swapaxes(matrices, -2, -1), view)
     if view.output_blocks != 1:
         *outer, last = (view.shape[axis] for axis in view.output_axes)
         rows = view.d_in * math.prod(outer)

@@ -1,8 +1,9 @@
 """Matrices of equal view as one stack, whatever variables they come from.
 
 Hidden matrices are laid down with their short side first, so that a kernel
-(768, 3072) and one of (3072, 768) are in the same stack. A stack can be cut
-into smaller ones, so that what is made of it fits into memory.
+(768, 3072) and one of (3072, 768) are in the same stack; others as they lie in
+memory, since a table's columns are far from each other there. A stack can be
+cut into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses
@@ -51,16 +52,16 @@ class StackPart:
 
     def matrices(self, tensor: Tensor) -> Tensor:
         """The matrices `(n, rows, columns)` of a tensor of the spec's shape."""
-        whole = to_matrices(tensor, self.spec.view)
+        whole = to_matrices(tensor, self.spec.view, transposed=self.transposed)
         if len(self) < self.spec.batch:
             whole = whole[self.start : self.stop]
-        return ops.swapaxes(whole, -2, -1) if self.transposed else whole
+        return whole
 
     def tensor(self, matrices: Tensor) -> Tensor:
         """Inverse of `matrices`, for a part that is its whole variable."""
-        if self.transposed:
-            matrices = ops.swapaxes(matrices, -2, -1)
-        return from_matrices(matrices, self.spec.view)
+        return from_matrices(
+            matrices, self.spec.view, transposed=self.transposed
+        )
 
 
 def is_transposed(spec: VariableSpec) -> bool:
@@ -69,7 +70,9 @@ def is_transposed(spec: VariableSpec) -> bool:
     Args:
         spec: The variable's spec.
     """
-    return spec.role == "hidden" and spec.d_in > spec.d_out
+    if spec.role == "hidden":
+        return spec.d_in > spec.d_out
+    return spec.view.lies_transposed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,12 +84,15 @@ class Stack:
         rows: Rows of each matrix; for hidden matrices the short side.
         columns: Columns of each.
         parts: Their variables, in order.
+        transposed: Whether all matrices are (d_out, d_in); of hidden ones
+            each part says so.
     """
 
     role: str
     rows: int
     columns: int
     parts: tuple[StackPart, ...]
+    transposed: bool = False
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -166,18 +172,26 @@ def equal_stacks(
     Returns:
         Stacks, in the order in which their first variables occur.
     """
-    found: dict[tuple[str, int, int], list[StackPart]] = {}
+    found: dict[tuple[str, int, int, bool], list[StackPart]] = {}
     for i, spec in enumerate(specs):
         if spec.role not in roles:
             continue
-        rows, columns = spec.d_in, spec.d_out
-        if spec.role == "hidden":
-            rows, columns = sorted((rows, columns))
         part = StackPart(index=i, spec=spec, start=0, stop=spec.batch)
-        found.setdefault((spec.role, rows, columns), []).append(part)
+        rows, columns = spec.d_in, spec.d_out
+        if part.transposed:
+            rows, columns = columns, rows
+        transposed = part.transposed and spec.role != "hidden"
+        key = (spec.role, rows, columns, transposed)
+        found.setdefault(key, []).append(part)
     return [
-        Stack(role=role, rows=rows, columns=columns, parts=tuple(parts))
-        for (role, rows, columns), parts in found.items()
+        Stack(
+            role=role,
+            rows=rows,
+            columns=columns,
+            parts=tuple(parts),
+            transposed=transposed,
+        )
+        for (role, rows, columns, transposed), parts in found.items()
     ]
 
 
