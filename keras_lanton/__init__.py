@@ -15,6 +15,7 @@ from keras_lanton.utils.checkpoints import load_checkpoint
 from keras_lanton.utils.explain import explain
 from keras_lanton.utils.layerwise_decay import layerwise_decay
 from keras_lanton.utils.rate_finder import find_learning_rate
+from keras_lanton.utils.tuner_space import tuner_space
 from keras_lanton.utils.update_schedule import UpdateSchedule
 from keras_lanton.version import __version__
 
@@ -30,6 +31,7 @@ __all__ = [
     "find_learning_rate",
     "layerwise_decay",
     "load_checkpoint",
+    "tuner_space",
     "use_gpu_kernels",
 ]
 
