@@ -247,6 +247,7 @@ AT_THEIR_BEST = {
     16: (2e-2, {"weight_decay": 0.03}),
     4: (5e-3, {"beta_1": 0.97}),
 }
+LESS_DECAY = (5e-3, {"beta_1": 0.97, "weight_decay": 0.03})  # of 4 blocks
 TRIED = {
     16: (
         (2e-2, {}),
@@ -256,6 +257,7 @@ TRIED = {
         (2e-2, {"beta_1": 0.97}),
         (2e-2, {"weight_decay": 0.3}),
         (2e-2, {"weight_decay": 0.03}),
+        (4e-2, {"weight_decay": 0.03}),
         (2e-2, {"weight_decay": 0.01}),
         (2e-2, {"weight_decay": 0.03, "beta_1": 0.95}),
         (2e-2, {"embedding_scale": 50.0}),
@@ -272,6 +274,8 @@ TRIED = {
         (1e-2, {"beta_1": 0.97}),
         (5e-3, {"beta_1": 0.97}),
         (5e-3, {"beta_1": 0.98}),
+        (5e-3, {"beta_1": 0.97, "weight_decay": 0.03}),
+        (5e-3, {"beta_1": 0.97, "weight_decay": 0.01}),
     ),
 }
 PRODUCTS = {
@@ -289,7 +293,11 @@ def others():
             trial_of("adamw", rate, initial=initial),
         )
         for initial, told, rates in (
-            ("keras_hub", "initial weights of 0.02", (2e-3, 4e-3, 8e-3)),
+            (
+                "keras_hub",
+                "initial weights of 0.02",
+                (2e-3, 4e-3, 8e-3, 1.6e-2),
+            ),
             ("scaled", "initial weights by width", (2e-3, 4e-3, 8e-3)),
         )
         for rate in rates
@@ -299,7 +307,12 @@ def others():
             f"D-Muon, {rate:g}, `weight_decay={decay:g}`",
             trial_of("d_muon", rate, {"weight_decay": decay}),
         )
-        for rate, decay in ((1e-2, 0.1), (2e-2, 0.03), (4e-2, 0.03))
+        for rate, decay in (
+            (1e-2, 0.1),
+            (1e-2, 0.03),
+            (2e-2, 0.03),
+            (4e-2, 0.03),
+        )
     ]
     return fixed(*rows, *with_and_without(*AT_THEIR_BEST[16]))
 
@@ -311,6 +324,29 @@ def by_products():
         *(
             (label, trial_of("lanton_signal", rate, {**options, **more}))
             for label, more in PRODUCTS.items()
+        )
+    )
+
+
+def by_interval(batch_size):
+    """Rows of Lanton that measures its noise more or less often.
+
+    Args:
+        batch_size: A key of `AT_THEIR_BEST`.
+    """
+    rate, options = AT_THEIR_BEST[batch_size]
+    return fixed(
+        *(
+            (
+                f"every {interval} steps",
+                trial_of(
+                    "lanton_signal",
+                    rate,
+                    {**options, "noise.interval": interval},
+                    batch_size=batch_size,
+                ),
+            )
+            for interval in (10, 20, 40)
         )
     )
 
@@ -428,15 +464,26 @@ QUESTIONS = (
                 for batch_size, (rate, options) in AT_THEIR_BEST.items()
             ),
             Table(
-                caption="GPT-2, M, 16 blocks, 5 tokens per weight"
-                + told(AT_THEIR_BEST[16][1]),
-                rows=fixed(
-                    *with_and_without(
-                        *AT_THEIR_BEST[16], size="M", tokens_per_weight=QUICK
-                    )
-                ),
-                seeds=(1,),
+                caption="GPT-2, S, 4 blocks, 20 tokens per weight"
+                + told(LESS_DECAY[1]),
+                rows=fixed(*with_and_without(*LESS_DECAY, batch_size=4)),
                 reference=REFERENCE,
+            ),
+            *(
+                Table(
+                    caption=f"GPT-2, M, 16 blocks, {length:g} tokens per weight"
+                    + told(AT_THEIR_BEST[16][1]),
+                    rows=fixed(
+                        *with_and_without(
+                            *AT_THEIR_BEST[16],
+                            size="M",
+                            tokens_per_weight=length,
+                        )
+                    ),
+                    seeds=(1,),
+                    reference=REFERENCE,
+                )
+                for length in (QUICK, FULL)
             ),
         ),
     ),
@@ -454,6 +501,22 @@ QUESTIONS = (
                 seeds=(1,),
                 reference=REFERENCE,
             ),
+        ),
+    ),
+    Question(
+        title="How often must noise be measured?",
+        text=(
+            "Each matrix once in so many steps, at the rates and momenta of "
+            "the question on whether noise pays; one seed."
+        ),
+        tables=tuple(
+            Table(
+                caption=f"GPT-2, S, {batch_size} blocks, 20 tokens per weight",
+                rows=by_interval(batch_size),
+                seeds=(1,),
+                reference="every 10 steps",
+            )
+            for batch_size in (16, 4)
         ),
     ),
     Question(
