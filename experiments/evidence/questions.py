@@ -8,10 +8,12 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from experiments.evidence import fine_tuning
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.search import SPACES
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
+from experiments.evidence.search import tune_rate
 
 CHOOSING = (1, 2, 3)  # seeds of what is tried
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
@@ -72,13 +74,46 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuningTable:
+    """Methods of fine-tuning beside each other, each at its best rate.
+
+    Args:
+        caption: A line above it.
+        base: A name of `fine_tuning.BASES`.
+        seeds: Of each row; the first one decides the rates.
+    """
+
+    caption: str
+    base: str
+    seeds: tuple = CHOOSING
+
+    def searches(self, read):
+        """By method: a `Tuned`, or the trials that its rate still needs."""
+        return {
+            method: tune_rate(fine_tuning.trials_of(method, self.base), read)
+            for method in fine_tuning.METHODS
+        }
+
+    def wanted(self, read):
+        """The trials of the table that have no result yet."""
+        wanted = []
+        for found in self.searches(read).values():
+            wanted += found if isinstance(found, list) else self.of_seeds(found)
+        return [trial for trial in wanted if read(trial) is None]
+
+    def of_seeds(self, found):
+        """The best trial of a search, once per seed."""
+        return [dataclasses.replace(found.best, seed=s) for s in self.seeds]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
     """A section of the page.
 
     Args:
         title: Its heading.
         text: Paragraphs above the tables.
-        tables: `Table`s.
+        tables: `Table`s, or others with their `wanted`.
     """
 
     title: str
@@ -531,6 +566,22 @@ QUESTIONS = (
                 rows=by_products(),
                 reference="five quintic rows, float32",
             ),
+        ),
+    ),
+    Question(
+        title="Which optimizer for fine-tuning?",
+        text=(
+            "1,000 steps of 16 blocks on `sotu`, all without weight decay, "
+            "from weights that were trained on `wiki` to 20 tokens per weight. "
+            "Learned: the fall of the loss on the new text. Forgotten: the "
+            "rise of the loss on the old one. LoRA has rank 8, on queries and "
+            "values. The rates are chosen by the new loss of the first seed."
+        ),
+        tables=tuple(
+            FineTuningTable(
+                caption=f"Pretrained with {name}, GPT-2, S", base=base
+            )
+            for base, name in (("adamw", "AdamW"), ("lanton", "`Lanton()`"))
         ),
     ),
     Question(

@@ -1,6 +1,7 @@
 """docs/evidence.md, from the results that there are."""
 
 import dataclasses
+import functools
 import math
 
 from experiments.evidence import questions
@@ -86,6 +87,7 @@ class Results:
         return {s: c for s, c in curves.items() if len(c) > 1}
 
 
+@functools.singledispatch
 def answer(table, read):
     """The table's Markdown, or None without any result."""
     results = Results(read)
@@ -127,6 +129,50 @@ def answer(table, read):
     if missing:
         caption += f" {missing} of {len(losses)} rows have not run yet."
     return f"{caption}\n\n{markdown_table(head, lines)}"
+
+
+@answer.register
+def _(table: questions.FineTuningTable, read):
+    """Each method at its best rate, then what other rates give."""
+    lines, others = [], []
+    for method, found in table.searches(read).items():
+        if isinstance(found, list):
+            continue
+        results = [read(trial) for trial in table.of_seeds(found)]
+        results = [r for r in results if r is not None]
+        ends = [
+            with_interval([r[name] for r in results])
+            for name in ("loss", "old_loss")
+        ]
+        changes = [
+            with_interval(x) for x in zip(*map(learned, results), strict=True)
+        ]
+        best = f"{found.best.learning_rate:g}"
+        lines.append([method, best, str(len(results)), *ends, *changes])
+        tried = sorted(found.tried, key=lambda pair: pair[0].learning_rate)
+        cells = [
+            f"{t.learning_rate:g}: {'{:.3f}, {:.3f}'.format(*learned(read(t)))}"
+            for t, loss in tried
+            if math.isfinite(loss)
+        ]
+        others.append([method, "; ".join(cells)])
+    if not lines:
+        return None
+    head = ["", "rate", "seeds", "new loss", "old loss", "learned", "forgotten"]
+    return "\n\n".join(
+        [
+            f"{table.caption}.",
+            markdown_table(head, lines),
+            "By rate (learned, forgotten), the first seed:",
+            markdown_table(["", "rate: learned, forgotten"], others),
+        ]
+    )
+
+
+def learned(result):
+    """The fall of the loss on the new text, its rise on the old one."""
+    new, old = result["before"]
+    return new - result["loss"], result["old_loss"] - old
 
 
 def difference(found, reference, same):

@@ -14,8 +14,14 @@ WIDTHS = {"XS": 32, "S": 64, "M": 128, "L": 256, "XL": 512}
 INITIAL = ("keras_hub", "scaled")
 
 
-def preset(model, size):
-    """The model of a size: KerasHub's blocks, heads of 32."""
+def preset(model, size, dtype=None):
+    """The model of a size: KerasHub's blocks, heads of 32.
+
+    Args:
+        model: "gpt2" or "llama".
+        size: A key of `WIDTHS`.
+        dtype: Keras' dtype policy; None for "float32".
+    """
     width = WIDTHS[size]
     changes = {
         "layers": LAYERS,
@@ -24,6 +30,7 @@ def preset(model, size):
         "vocabulary": 1024,
         "context": CONTEXT,
         "feed_forward": 4 * width,
+        "dtype_policy": dtype or "float32",
     }
     if model == "llama":
         # Gated: three matrices, of as many weights as GPT-2's two.

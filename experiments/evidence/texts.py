@@ -81,14 +81,30 @@ def tokens(tokenizer, texts):
     return np.concatenate(parts)
 
 
-def make(name, folder, cache):
-    """Tokenize a text into the folder `cache`, unless it is there."""
-    path = cache / f"{name}_{VOCABULARY}.npz"
+def path_of(name, cache, vocabulary):
+    """The file of a text's tokens."""
+    by = "" if vocabulary in (None, name) else f"_by_{vocabulary}"
+    return pathlib.Path(cache) / f"{name}_{VOCABULARY}{by}.npz"
+
+
+def make(name, folder, cache, vocabulary=None):
+    """Tokenize a text into the folder `cache`, unless it is there.
+
+    Args:
+        name: Of the text.
+        folder: Has the texts.
+        cache: Another folder.
+        vocabulary: Name of the text that the vocabulary is learned on;
+            None for the text itself.
+    """
+    path = path_of(name, cache, vocabulary)
     if path.exists():
         return path
     training, held_out = documents(name, folder)
-    tokenizer = learn_vocabulary(training)
-    cache.mkdir(parents=True, exist_ok=True)
+    other = vocabulary not in (None, name)
+    learned_on = documents(vocabulary, folder)[0] if other else training
+    tokenizer = learn_vocabulary(learned_on)
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new.npz")
     np.savez(
         new,
@@ -99,7 +115,7 @@ def make(name, folder, cache):
     return path
 
 
-def load(name, cache):
+def load(name, cache, vocabulary=None):
     """The text that `make` left in `cache`."""
-    with np.load(pathlib.Path(cache) / f"{name}_{VOCABULARY}.npz") as arrays:
+    with np.load(path_of(name, cache, vocabulary)) as arrays:
         return Text(arrays["training"], arrays["validation"])

@@ -54,18 +54,27 @@ class Learner:
     """Runs of one model, batch size and optimizer: one compilation."""
 
     def __init__(self, trial):
-        self.preset = sizes.preset(trial.model, trial.size)
-        self.model = make(trial, self.preset)
+        self.preset = sizes.preset(
+            trial.model, trial.size, getattr(trial, "dtype", None)
+        )
+        self.model = self.make(trial)
         self.optimizer = make_optimizer(
             trial.optimizer, trial.learning_rate, trial.options
         )
+        self.assign_roles(trial)
         self.optimizer.build(self.model.trainable_variables)
         self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.weights = self.model.count_params()
 
-    def start(self, trial):
+    def make(self, trial):
+        """A model of the trial's, for its structure."""
+        return make(trial, self.preset)
+
+    def assign_roles(self, trial):
+        """Roles other than those that the optimizer finds."""
+
+    def start(self, model):
         """Weights, the model's other state and the optimizer's."""
-        model = make(trial, self.preset)
         return (
             values(model.trainable_variables),
             values(model.non_trainable_variables),
@@ -79,7 +88,7 @@ class Learner:
         logits, other = self.model.stateless_call(
             weights, other, inputs, training=True
         )
-        return self.loss(targets, logits), other
+        return self.loss(targets, logits.astype("float32")), other
 
     def step(self, state, batch):
         """One step, for `jax.lax.scan`."""
@@ -93,6 +102,16 @@ class Learner:
             slots, gradients, weights
         )
         return (weights, other, slots), loss
+
+    def noise(self, slots):
+        """`noise_report` of a state; {} if noise is not measured."""
+        if getattr(self.optimizer, "noise", None) is None:
+            return {}
+        for variable, value in zip(
+            self.optimizer.variables, slots, strict=True
+        ):
+            variable.assign(value)
+        return self.optimizer.noise_report()
 
     @functools.cached_property
     def chunk(self):
@@ -125,14 +144,44 @@ class Learner:
             trial: The run.
             cache: Folder with the tokens, in `texts`.
         """
+        return self.train_weights(trial, cache)[1]
+
+    def train_weights(self, trial, cache):
+        """The state after a run, and its result.
+
+        Args:
+            trial: The run.
+            cache: Folder with the tokens, in `texts`.
+        """
         text = texts.load(trial.text, cache / texts.FOLDER)
         started = time.perf_counter()
         steps = sizes.count_steps(
             self.weights, trial.tokens_per_weight, trial.batch_size
         )
+        state = self.start(make(trial, self.preset))
+        state, curves = self.take_steps(state, text, trial, steps)
+        loss = self.validation_loss(state, text)
+        return state, {
+            "settings": trial.settings(),
+            "weights": self.weights,
+            "steps": steps,
+            "loss": loss if np.isfinite(loss) else None,
+            **curves,
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+
+    def take_steps(self, state, text, trial, steps):
+        """The state after some steps; training losses and ratios.
+
+        Args:
+            state: From `start`.
+            text: `texts.Text`.
+            trial: The run.
+            steps: A multiple of `CHUNK`.
+        """
         rates = rates_of(trial, steps)
         count = batches.count_blocks(text.training, sizes.CONTEXT)
-        state, losses, ratios = self.start(trial), [], []
+        losses, ratios = [], []
         for first in range(0, steps, sizes.CHUNK):
             stop = first + sizes.CHUNK
             rows = batches.training_rows(
@@ -148,26 +197,14 @@ class Learner:
             ratios.append(self.ratios(state[2]))
             if not np.isfinite(losses[-1]).all():
                 break  # nothing follows but more of the same
-        loss = self.validation_loss(state, text)
-        return {
-            "settings": trial.settings(),
-            "weights": self.weights,
-            "steps": steps,
-            "loss": loss if np.isfinite(loss) else None,
+        return state, {
             "training_loss": means(np.concatenate(losses)),
             "ratios": mean_ratios(ratios),
-            "seconds": round(time.perf_counter() - started, 1),
         }
 
     def ratios(self, slots):
         """Rate over base rate of each matrix by path, if noise is measured."""
-        if getattr(self.optimizer, "noise", None) is None:
-            return {}
-        for variable, value in zip(
-            self.optimizer.variables, slots, strict=True
-        ):
-            variable.assign(value)
-        report = self.optimizer.noise_report()
+        report = self.noise(slots)
         return {path: float(r["ratio"].mean()) for path, r in report.items()}
 
 

@@ -96,6 +96,123 @@ class Trial(Run):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class HalfTrial(Trial):
+    """A `Trial` of another dtype policy.
+
+    Args:
+        dtype: The policy of all layers, and so the dtype of the weights.
+        **kwargs: As `Trial`.
+    """
+
+    dtype: str = "bfloat16"
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-{self.dtype}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FineTuning(Run):
+    """A run from pretrained weights, on another text.
+
+    Args:
+        model: As `Trial`.
+        size: As `Trial`.
+        base: A name of `fine_tuning.BASES`: what the weights are of. Its seed
+            is that of this run.
+        rank: Of LoRA on queries and values; 0 trains all weights.
+        by_adamw: Variables that AdamW updates, whatever the optimizer: a
+            regular expression on paths, or "".
+        text: A name of `texts`, in the tokens of the base's vocabulary.
+        batch_size: Blocks of 64 tokens.
+        steps: How long it trains.
+        **kwargs: As `Run`.
+    """
+
+    model: str = "gpt2"
+    size: str = "S"
+    base: str = "lanton"
+    rank: int = 0
+    by_adamw: str = ""
+    text: str = "sotu"
+    batch_size: int = 16
+    steps: int = 1000
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{self.model}-{self.base}-to-{self.text}"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(
+            self, learning_rate=0.0, seed=0, base="", steps=0
+        )
+
+    def prepare(self, folder, cache):
+        """Leave both texts in `cache` as tokens."""
+        from experiments.evidence import fine_tuning
+        from experiments.evidence import texts
+
+        for name in (fine_tuning.TEXT, self.text):
+            texts.make(name, folder, cache / texts.FOLDER, fine_tuning.TEXT)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.fine_tuner import FineTuner
+
+        return FineTuner(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunToLoss(Run):
+    """A run at one rate that ends at a loss; its result is the steps it took.
+
+    Args:
+        model: As `Trial`.
+        size: As `Trial`.
+        text: As `Trial`.
+        batch_size: Blocks of 64 tokens.
+        target: The validation loss to reach.
+        most_blocks: The run ends without a result after so many.
+        initial: As `Trial`.
+        **kwargs: As `Run`.
+    """
+
+    model: str = "gpt2"
+    size: str = "S"
+    text: str = "wiki"
+    batch_size: int = 16
+    target: float = 4.4
+    most_blocks: int = 100_000
+    initial: str = "scaled"
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{self.model}-{self.size}-to-{self.target:g}"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(
+            self, learning_rate=0.0, seed=0, text="", target=0.0, initial=""
+        )
+
+    def prepare(self, folder, cache):
+        """Leave the text in `cache` as tokens."""
+        from experiments.evidence import texts
+
+        texts.make(self.text, folder, cache / texts.FOLDER)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.batch_sizes import RunnerToLoss
+
+        return RunnerToLoss(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageTrial(Run):
     """A run of the narrow airbench network.
 

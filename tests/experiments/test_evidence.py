@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
 from helpers.tiers import logic
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -177,16 +179,9 @@ def test_another_backend_is_refused(monkeypatch, tmp_path):
     keras.backend.backend() != "jax", reason="its steps are JAX's"
 )
 def test_runs_leave_results_and_a_page(monkeypatch, tmp_path):
-    monkeypatch.setattr(sizes, "CHUNK", 2)
-    monkeypatch.setattr(sizes, "LAYERS", 1)
-    monkeypatch.setitem(sizes.WIDTHS, "S", 32)
-    monkeypatch.setattr(texts, "VOCABULARY", 300)
-    from experiments.evidence import training
-
-    monkeypatch.setattr(training, "VALIDATION_BLOCKS", 32)
+    make_small(monkeypatch)
     monkeypatch.setattr(pool, "set_up", set_up_here)
-    text = "\n\n".join(f"the quick brown fox {i} jumps" for i in range(20000))
-    (tmp_path / "wiki.txt").write_text(text)
+    write_text(tmp_path / "wiki.txt", "fox")
     trial = search.trial_of(
         "lanton",
         0.01,
@@ -210,6 +205,80 @@ def test_runs_leave_results_and_a_page(monkeypatch, tmp_path):
     evidence.main(arguments)
     assert len(list((tmp_path / "results").rglob("*.json"))) == 2
     assert "| it | 0.01 | 2 |" in page.read_text()
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+@pytest.mark.parametrize("rank", keep([0, 2], [2], exhaustive))
+def test_fine_tuning(monkeypatch, tmp_path, rank):
+    from experiments.evidence import fine_tuning
+
+    make_small(monkeypatch)
+    write_text(tmp_path / "wiki.txt", "fox")
+    write_text(tmp_path / "sotu.txt", "hen")
+    base = search.trial_of("lanton", 0.01, batch_size=1, tokens_per_weight=0.05)
+    monkeypatch.setitem(fine_tuning.BASES, "lanton", base)
+    trial = trials.FineTuning(
+        optimizer="lanton",
+        learning_rate=0.01,
+        options=(("weight_decay", 0.0),),
+        rank=rank,
+        by_adamw="lora_kernel_a$" if rank else "",
+        batch_size=2,
+        steps=20,
+    )
+    result = result_of(trial, monkeypatch, tmp_path)
+    new, old = result["before"]
+    assert result["loss"] < new
+    assert np.isfinite([old, result["old_loss"]]).all()
+    weights = list((tmp_path / "cache" / "weights").iterdir())
+    assert [path.name for path in weights] == [f"{base.name}.npz"]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+def test_a_run_to_a_loss(monkeypatch, tmp_path):
+    from experiments.evidence import batch_sizes
+
+    make_small(monkeypatch)
+    monkeypatch.setattr(batch_sizes, "STEPS", 4)
+    monkeypatch.setattr(batch_sizes, "BLOCKS", 4)
+    monkeypatch.setattr(batch_sizes, "VALIDATION_BLOCKS", 32)
+    write_text(tmp_path / "wiki.txt", "fox")
+    trial = trials.RunToLoss(
+        optimizer="lanton", learning_rate=0.02, batch_size=2, target=4.5
+    )
+    result = result_of(trial, monkeypatch, tmp_path)
+    *before, last = result["losses"]
+    assert last <= 4.5 < before[-1]
+    assert 4 * (len(before) - 1) < result["loss"] <= 4 * len(before)
+    assert sum(map(sum, result["noise"].values())) > 0
+    never = dataclasses.replace(trial, target=0.0, most_blocks=8)
+    assert result_of(never, monkeypatch, tmp_path)["loss"] is None
+
+
+@logic
+def test_the_table_of_fine_tuning():
+    bench = Bench()
+    table = questions.FineTuningTable(caption="From AdamW", base="adamw")
+    while wanted := table.wanted(bench.read):
+        for trial in wanted:
+            value = 3.0 + 0.01 * trial.seed
+            value += abs(np.log(trial.learning_rate / 4e-3))
+            bench.results[trial.name] = {
+                **make_result(trial, value),
+                "before": [4.0, 3.0],
+                "old_loss": value + 0.5,
+            }
+    text = report.answer(table, bench.read)
+    assert (
+        "| AdamW | 0.004 | 3 | 3.0200 ± 0.0248 | 3.5200 ± 0.0248 "
+        "| 0.9800 ± 0.0248 | 0.5200 ± 0.0248 |" in text
+    )
+    assert "0.002: 0.297, 1.203; 0.004: 0.990, 0.510;" in text
+    assert report.answer(table, Bench().read) is None
 
 
 @logic
@@ -247,6 +316,31 @@ def test_images(monkeypatch, tmp_path):
     result = trials.read(trial, tmp_path / "results")
     assert len(result["accuracies"]) == trial.epochs
     assert error == result["loss"] == 1 - result["accuracies"][-1]
+
+
+def make_small(monkeypatch):
+    """Models and texts that train in seconds."""
+    from experiments.evidence import training
+
+    monkeypatch.setattr(sizes, "CHUNK", 2)
+    monkeypatch.setattr(sizes, "LAYERS", 1)
+    monkeypatch.setitem(sizes.WIDTHS, "S", 32)
+    monkeypatch.setattr(texts, "VOCABULARY", 300)
+    monkeypatch.setattr(training, "VALIDATION_BLOCKS", 32)
+
+
+def write_text(path, animal):
+    lines = (f"the quick brown {animal} {i} jumps" for i in range(20000))
+    path.write_text("\n\n".join(lines))
+
+
+def result_of(trial, monkeypatch, folder):
+    """What one run leaves, with the texts in `folder`."""
+    monkeypatch.setitem(pool.SHARED, "cache", folder / "cache")
+    monkeypatch.setitem(pool.SHARED, "results", folder / "results")
+    trial.prepare(folder, folder / "cache")
+    pool.run(trial)
+    return trials.read(trial, folder / "results")
 
 
 def set_up_here(cache, results, pin):
