@@ -96,8 +96,12 @@ class Lanton(LMOOptimizer):
         auxiliary_adamw: AdamW for some roles, in place of lines 6 to 10. None:
             for no role.
         newton_schulz: How hidden matrices are orthogonalized.
-        momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`. Defaults to
-            each variable's own.
+        momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`; `"int8"`
+            for that of hidden matrices and tables: blocks of up to 128
+            entries share a scale. Defaults to each variable's own.
+        rounding: `"nearest"`, or `"stochastic"`: new bfloat16 weights are
+            rounded up or down by chance, so that updates smaller than their
+            precision are not lost. The same on every run.
         nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
             changes nothing but the iteration count and `skipped_steps`;
             `"propagate"`: Keras' usual behaviour.
@@ -149,6 +153,7 @@ class Lanton(LMOOptimizer):
         auxiliary_adamw: AuxiliaryAdamW | None = AuxiliaryAdamW(),
         newton_schulz: NewtonSchulz = NewtonSchulz(),
         momentum_dtype: str | None = None,
+        rounding: str = "nearest",
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
@@ -171,6 +176,7 @@ class Lanton(LMOOptimizer):
             newton_schulz=newton_schulz,
             auxiliary_adamw=auxiliary_adamw,
             momentum_dtype=momentum_dtype,
+            rounding=rounding,
             nonfinite=nonfinite,
             weight_decay=weight_decay,
             weight_decay_exclude=weight_decay_exclude,

@@ -3,8 +3,8 @@
 Only the module of the backend that Keras runs on is imported. All modules have
 the same names: control flow (`is_compiled`, `cond`, `replace_if`, `switch`,
 `each`), values that decide what is done (`to_host`, `on_host`, `unpack`), work
-on many tensors (`pieces`, `lerp`, `lerp_`, `scale_`, `update_`,
-`abs_sums`), on matrices (`unit_norm`, `frobenius_norm`, `shrunk_signs`,
+on many tensors (`pieces`, `lerp`, `lerp_`, `scale_`, `update_`, `abs_sums`,
+`bitcast`), on matrices (`unit_norm`, `frobenius_norm`, `shrunk_signs`,
 `add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
 `laid_out`, `share_out`), the device's abilities (`device`, `list_devices`,
 `tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `value_of`,

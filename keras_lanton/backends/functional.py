@@ -164,6 +164,7 @@ def update_(
     decay_factors: Sequence[Any],
     *,
     cautious: bool = False,
+    casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
 ) -> list[Tensor]:
     """The sums decay_factor x + step.
 
@@ -173,19 +174,22 @@ def update_(
         decay_factors: Scalars, one per tensor.
         cautious: Whether entries that the step moves away from 0 do not
             decay.
+        casts: Functions of a sum and the dtype of x, one per tensor; None
+            rounds to the nearest.
 
     Returns:
         One tensor each, of the dtype of x.
     """
     updated = []
-    for x, step, k in zip(X, steps, decay_factors, strict=True):
+    casts = casts or [ops.cast] * len(X)
+    for x, step, k, cast in zip(X, steps, decay_factors, casts, strict=True):
         # Half precision would lose small steps before they are added.
         wide = x if str(x.dtype).endswith("64") else ops.cast(x, "float32")
         k, step = ops.cast(k, wide.dtype), ops.cast(step, wide.dtype)
         if cautious:
             k = ops.where(ops.sign(wide) * ops.sign(step) > 0, 1.0, k)
             k = ops.cast(k, wide.dtype)
-        updated.append(ops.cast(k * wide + step, x.dtype))
+        updated.append(cast(k * wide + step, x.dtype))
     return updated
 
 

@@ -128,6 +128,11 @@ def lerp(
 lerp_ = lerp
 
 
+def bitcast(x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another dtype of 32 bits."""
+    return jax.lax.bitcast_convert_type(x, dtype)
+
+
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
     """`functional.abs_sums`, with fewer sums to compile."""
     # One for all small tensors of a shape.

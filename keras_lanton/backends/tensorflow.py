@@ -83,6 +83,11 @@ def dense(gradient: Tensor | None) -> Tensor | None:
     return gradient
 
 
+def bitcast(x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another dtype of 32 bits."""
+    return tf.bitcast(x, dtype)
+
+
 def eager(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as it is."""
     return function

@@ -278,15 +278,23 @@ def update_(
     decay_factors: Sequence[float],
     *,
     cautious: bool = False,
+    casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
 ) -> list[Tensor]:
     """The sums decay_factor x + step, in the place of `X`."""
     X, steps = list(X), list(steps)
     if cautious or any(x.dtype != torch.float32 for x in X):
-        return functional.update_(X, steps, decay_factors, cautious=cautious)
+        return functional.update_(
+            X, steps, decay_factors, cautious=cautious, casts=casts
+        )
     if X:
         torch._foreach_mul_(X, list(decay_factors))
         torch._foreach_add_(X, steps)
     return X
+
+
+def bitcast(x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another dtype of 32 bits."""
+    return x.contiguous().view(getattr(torch, dtype))
 
 
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from keras_lanton.optimizers.auxiliary_adamw import adam_direction
 from keras_lanton.optimizers.auxiliary_adamw import squares
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
-from keras_lanton.optimizers.base import upcast_half
+from keras_lanton.optimizers.momentum import upcast_half
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0

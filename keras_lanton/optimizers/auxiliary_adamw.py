@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -150,6 +151,7 @@ class AuxiliaryAdamW(Part):
         decay_factors: Sequence[Any],
         t: Tensor,
         cautious: bool = False,
+        casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """One step of AdamW, where X and v may be overwritten.
 
@@ -164,6 +166,8 @@ class AuxiliaryAdamW(Part):
             t: Number of this step, from 1.
             cautious: Whether entries that the step moves away from 0 do not
                 decay.
+            casts: Functions of new weights and their dtype, one per variable;
+                None rounds to the nearest.
 
         Returns:
             The new X and the new v.
@@ -176,7 +180,9 @@ class AuxiliaryAdamW(Part):
             -rate * self._direction(one_m, one_v, t)
             for one_m, one_v, rate in zip(m, v, rates, strict=True)
         ]
-        X = backend.update_(X, steps, decay_factors, cautious=cautious)
+        X = backend.update_(
+            X, steps, decay_factors, cautious=cautious, casts=casts
+        )
         return list(X), list(v)
 
     def _direction(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:

@@ -351,8 +351,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         buffers: Mapping[str, Buffer | list[Buffer]],
     ) -> StateVariables:
         made: dict[str, Any] = {
-            name: self._add_slots(variables, name, dtype)
-            for name, dtype in self.slot_dtypes.items()
+            name: self._add_slots(variables, name) for name in self.slot_dtypes
         }
         for name, buffer in buffers.items():
             if isinstance(buffer, list):
@@ -370,27 +369,37 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     def _add_buffer(self, name: str, buffer: Buffer) -> Any:
         return self.add_variable(buffer.shape, "zeros", buffer.dtype, name=name)
 
-    def _add_slots(
-        self, variables: Sequence[Any], name: str, dtype: str | None
-    ) -> list[Any]:
+    def _add_slots(self, variables: Sequence[Any], name: str) -> list[Any]:
         """One variable per updated one, laid out as that is."""
         layout = self._layout
-        chosen = [
-            variables[layout.updated[i]]
-            for i in layout.with_roles(self.slot_roles.get(name))
-        ]
-        if dtype is None:
-            return list(self.add_optimizer_variables(chosen, name))
-        return [
-            self.add_variable(
-                tuple(variable.shape),
-                "zeros",
-                dtype,
-                layout=getattr(variable, "_layout", None),
-                name=f"{variable_path(variable)}_{name}".replace("/", "_"),
+        made: list[Any] = []
+        for i in layout.with_roles(self.slot_roles.get(name)):
+            variable = variables[layout.updated[i]]
+            dtype = self.slot_dtype(name, layout.specs[i])
+            made += (
+                self.add_optimizer_variables([variable], name)
+                if dtype is None
+                else [self._add_slot(variable, name, dtype)]
             )
-            for variable in chosen
-        ]
+        return made
+
+    def _add_slot(self, variable: Any, name: str, dtype: str) -> Any:
+        return self.add_variable(
+            tuple(variable.shape),
+            "zeros",
+            dtype,
+            layout=getattr(variable, "_layout", None),
+            name=f"{variable_path(variable)}_{name}".replace("/", "_"),
+        )
+
+    def slot_dtype(self, name: str, spec: VariableSpec) -> str | None:
+        """The dtype of a variable's tensor of the state; None for its own.
+
+        Args:
+            name: A name in `slot_dtypes`.
+            spec: The variable.
+        """
+        return self.slot_dtypes[name]
 
     def exclude_from_weight_decay(
         self, var_list: Any = None, var_names: Any = None
@@ -718,16 +727,6 @@ def _matching(
                 stacklevel=4,
             )
     return [[p for p in patterns if re.search(p, path)] for path in paths]
-
-
-def upcast_half(x: Tensor) -> Tensor:
-    """Half precision as float32, anything else as it is.
-
-    Args:
-        x: A tensor of any float dtype.
-    """
-    name = keras.backend.standardize_dtype(x.dtype)
-    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
 
 
 def cast_like(

@@ -5,6 +5,8 @@ of each role, the noise-adaptive rate, Newton-Schulz, AdamW for the other
 roles, how the momentum starts, and the direction.
 """
 
+import functools
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -26,9 +28,12 @@ from keras_lanton.norms.norms import norm_of
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
-from keras_lanton.optimizers.base import upcast_half
 from keras_lanton.optimizers.direction import Direction
 from keras_lanton.optimizers.direction import with_changes
+from keras_lanton.optimizers.momentum import Momentum
+from keras_lanton.optimizers.momentum import block_length
+from keras_lanton.optimizers.rounding import ROUNDINGS
+from keras_lanton.optimizers.rounding import stochastic_cast
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.optimizers.work_plan import plan_work
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
@@ -70,8 +75,11 @@ class LMOOptimizer(LayerwiseOptimizer):
         noise: Makes the learning rates depend on the gradient noise, or None.
         newton_schulz: How hidden matrices are orthogonalized.
         auxiliary_adamw: Updates the roles without a norm, or None.
-        momentum_dtype: Dtype of the momentum. Defaults to each variable's
+        momentum_dtype: Dtype of the momentum: a float dtype, or `"int8"` for
+            that of hidden matrices and tables. Defaults to each variable's
             own.
+        rounding: `"nearest"`, or `"stochastic"`: updates of bfloat16 weights
+            are rounded up or down by chance, so that small ones are not lost.
         cautious_weight_decay: Whether entries that the update moves away from
             0 do not decay.
         **kwargs: Arguments of `LayerwiseOptimizer`.
@@ -84,6 +92,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         "beta_1",
         "nesterov",
         "momentum_dtype",
+        "rounding",
         "cautious_weight_decay",
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
@@ -99,6 +108,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         newton_schulz: NewtonSchulz,
         auxiliary_adamw: AuxiliaryAdamW | None = None,
         momentum_dtype: str | None = None,
+        rounding: str = "nearest",
         cautious_weight_decay: bool = False,
         **kwargs: Any,
     ) -> None:
@@ -111,7 +121,9 @@ class LMOOptimizer(LayerwiseOptimizer):
             "auxiliary_adamw", auxiliary_adamw, AuxiliaryAdamW, optional=True
         )
         if momentum_dtype is not None:
-            check_choice("momentum_dtype", momentum_dtype, DTYPES, also="None")
+            allowed = (*DTYPES, "int8")
+            check_choice("momentum_dtype", momentum_dtype, allowed, also="None")
+        check_choice("rounding", rounding, ROUNDINGS)
         super().__init__(learning_rate, **kwargs)
         self.beta_1 = float(beta_1)
         self.nesterov = bool(nesterov)
@@ -119,6 +131,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         self.newton_schulz = newton_schulz
         self.auxiliary_adamw = auxiliary_adamw
         self.momentum_dtype = momentum_dtype
+        self.rounding = rounding
         self.cautious_weight_decay = bool(cautious_weight_decay)
         self.slot_dtypes = {"momentum": momentum_dtype, **self.slot_dtypes}
         if noise is not None:
@@ -194,10 +207,18 @@ class LMOOptimizer(LayerwiseOptimizer):
             variables: The updated variables.
 
         Returns:
-            The state of the noise, by name.
+            The state of the noise, and int8's scales, by name.
+
+        Raises:
+            ValueError: If no weight has the dtype that `rounding` is for.
         """
         devices = backend.devices(variables, self.newton_schulz.shard)
         self._direction = self.make_direction(layout)
+        shapes = [spec.shape for spec in layout.specs]
+        self._momentum = Momentum(
+            blocks=tuple(map(self._momentum_block, layout.specs))
+        )
+        self._check_rounding(variables)
         self._work = plan_work(
             layout,
             variables,
@@ -207,11 +228,14 @@ class LMOOptimizer(LayerwiseOptimizer):
             max_bytes=self.newton_schulz.max_temporary_bytes,
             devices=devices,
         )
+        made: dict[str, Buffer | list[Buffer]] = {
+            **self._momentum.buffers(shapes)
+        }
         if self.noise is None:
-            return {}
+            return made
         plan = self._work.measurements
         kept = self.noise.buffers(plan)
-        made = {
+        made |= {
             "noise": Buffer((layout.matrices,), "float32"),
             "measurements": Buffer((layout.matrices,), "int32"),
         }
@@ -222,6 +246,35 @@ class LMOOptimizer(LayerwiseOptimizer):
             **made,
             **{n: [Buffer(*one) for one in ones] for n, ones in kept.items()},
         }
+
+    def slot_dtype(self, name: str, spec: VariableSpec) -> str | None:
+        """The dtype of a variable's tensor of the state; None for its own.
+
+        Args:
+            name: A name in `slot_dtypes`.
+            spec: The variable.
+        """
+        dtype = super().slot_dtype(name, spec)
+        if name != "momentum" or dtype != "int8":
+            return dtype
+        return dtype if self._momentum_block(spec) else None
+
+    def _momentum_block(self, spec: VariableSpec) -> int | None:
+        """The block length of a variable's momentum in int8, or None."""
+        if self.momentum_dtype != "int8" or spec.role in self.adamw_roles:
+            return None
+        return block_length(spec.shape)
+
+    def _check_rounding(self, variables: Sequence[Any]) -> None:
+        """ValueError where stochastic rounding would do nothing."""
+        dtypes = sorted({v.dtype for v in variables})
+        if self.rounding == "stochastic" and "bfloat16" not in dtypes:
+            raise ValueError(
+                "rounding='stochastic' is for bfloat16 weights: "
+                "`dtype='bfloat16'` of the layers, or "
+                "`keras.config.set_dtype_policy('bfloat16')`. "
+                f"Received: weights of {', '.join(dtypes)}"
+            )
 
     # The step.
 
@@ -240,7 +293,8 @@ class LMOOptimizer(LayerwiseOptimizer):
         Args:
             G: Gradients, one per variable, shaped as the weights.
             X: Weights, likewise; may be overwritten.
-            state: `"momentum"`, `"last_step"`; with AdamW `"velocity"` (of
+            state: `"momentum"`, `"last_step"`; with int8
+                `"momentum_scale"`; with AdamW `"velocity"` (of
                 its variables); with noise `"noise"`, `"measurements"`,
                 `"line_noise"` (if rows and columns are measured) and, by its
                 reference, `"previous_gradient"` (one chunk per group) or
@@ -253,7 +307,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             The new weights and the new state, in the dtypes of the old.
         """
         layout, work = self._layout, self._work
-        B_last = [upcast_half(b) for b in state["momentum"]]
+        B_last = self._momentum.read(state)
         G = cast_like(G, B_last)
 
         # Lines 7 to 9 come first: line 5 may overwrite B_{t-1}.
@@ -291,10 +345,12 @@ class LMOOptimizer(LayerwiseOptimizer):
                 ops.take(rates, matrices),
                 decay_factor,
                 cautious=self.cautious_weight_decay,
+                casts=self._casts(stack.indices, t),
             )
 
         if self.auxiliary_adamw is not None:
             new["velocity"] = self._update_by_adamw_(X, G, new, adamw, t)
+        new |= self._momentum.write(B, state, c, t)
         return X, self.new_state(state, active, t, **new)
 
     def _noise_ratio(
@@ -327,6 +383,16 @@ class LMOOptimizer(LayerwiseOptimizer):
         return self.noise.entry_noise(
             lines, state, beta_1=self.beta_1, nesterov=self.nesterov
         )
+
+    def _casts(
+        self, indices: Sequence[int], t: Tensor
+    ) -> list[Callable[[Tensor, Any], Tensor]] | None:
+        """How new weights are cast to their dtypes; None for the nearest."""
+        if self.rounding == "nearest":
+            return None
+        return [
+            functools.partial(stochastic_cast, t=t, number=i) for i in indices
+        ]
 
     def _scalars(
         self, last_step: Tensor, active: Tensor, eta: Tensor
@@ -441,6 +507,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             decay_factors=decay_factors,
             t=t,
             cautious=self.cautious_weight_decay,
+            casts=self._casts(chosen, t),
         )
         for i, x in zip(chosen, updated, strict=True):
             X[i] = x
@@ -586,6 +653,7 @@ def update_stack_(
     decay_factor: Sequence[Any],
     *,
     cautious: bool = False,
+    casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
 ) -> None:
     """X <- decay_factor X + rate O, of a stack's variables [Alg. 1, line 10].
 
@@ -597,12 +665,15 @@ def update_stack_(
         decay_factor: Factor on the weights, one scalar per variable.
         cautious: Whether entries that the update moves away from 0 do not
             decay.
+        casts: Functions of new weights and their dtype, one per variable of
+            the stack; None rounds to the nearest.
     """
     updated = backend.update_(
         [X[i] for i in stack.indices],
         stack.scatter(backend.scale_(O, rates[:, None, None])),
         [decay_factor[i] for i in stack.indices],
         cautious=cautious,
+        casts=casts,
     )
     for i, x in zip(stack.indices, updated, strict=True):
         X[i] = x

@@ -125,7 +125,11 @@ def _impossible(
     is_noise = any(
         variable is state.by_name.get(name) for name in ("noise", "line_noise")
     )
-    if value.dtype.kind in "iu" or is_noise:
+    is_number = value.dtype.kind in "iu" and value.dtype != np.int8
+    is_scale = any(
+        variable is one for one in state.by_name.get("momentum_scale", ())
+    )
+    if is_number or is_noise or is_scale:
         bad |= value < 0
     if variable.name == "learning_rate" or (skips and is_noise):
         bad |= ~np.isfinite(value)

@@ -17,8 +17,13 @@ OPTIONS = {
 COMPILED = {"loss": "mse", "jit_compile": keras.backend.backend() == "jax"}
 
 
-def compiled_model(optimizer=None):
-    model = make_model(6)
+def compiled_model(optimizer=None, dtype=None):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype or before)
+    try:
+        model = make_model(6)
+    finally:
+        keras.config.set_dtype_policy(before)
     if optimizer is not None:
         model.compile(optimizer=optimizer, **COMPILED)
     return model

@@ -88,6 +88,7 @@ ARGUMENTS = {
     "vector_norm": ("sign", {"auxiliary_adamw": None}),
     "step_scale": ("operator", {}),
     "momentum_dtype": ("bfloat16", {}),
+    "rounding": ("stochastic", {}),
     "nonfinite": ("propagate", {}),
     "weight_decay": (0.3, {}),
     "weight_decay_exclude": (["bias$", "norm/"], {}),
@@ -164,6 +165,7 @@ EVERYTHING = {
         "step_scale": "operator",
         "embedding_scale": 3.0,
         "auxiliary_adamw": AuxiliaryAdamW(**ADAMW),
+        "rounding": "stochastic",
     },
 }
 
@@ -192,7 +194,9 @@ OWN_PARTS = {name: ARGUMENTS[name][0] for name in PARTS}
 def test_every_argument_survives(name, tmp_path):
     """Saved and loaded with nothing at its default: config, state, steps."""
     options = EVERYTHING[name]
-    model = compiled_model(Lanton(**options))
+    stochastic = options.get("rounding") == "stochastic"
+    dtype = "bfloat16" if stochastic else None
+    model = compiled_model(Lanton(**options), dtype)
     apply(model, 0, 5)
     model.save(tmp_path / "x.keras")
     loaded = keras.models.load_model(tmp_path / "x.keras")

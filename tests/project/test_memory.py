@@ -13,7 +13,7 @@ from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 
 SHAPES = [*[(64, 64)] * 10, *[(64, 128)] * 5, *[(128, 64)] * 5, (64,), (9,)]
-BYTES = {"float32": 4, "bfloat16": 2, "int32": 4, "int64": 8}
+BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8}
 
 
 def make_variables() -> list[keras.Variable]:
@@ -64,6 +64,15 @@ def test_only_a_chunk_of_the_previous_gradient_is_kept() -> None:
         momentum_dtype="bfloat16", previous_gradient_dtype="bfloat16"
     )
     np.testing.assert_allclose(bfloat16, state_over_weights() / 2, rtol=0.01)
+
+
+def test_int8_needs_a_quarter() -> None:
+    # One byte for four, and a scale for every 128 of the matrices' entries,
+    # 64 here; within matrices, a number for every row and column.
+    found = state_over_weights(
+        momentum_dtype="int8", noise_reference="momentum"
+    )
+    assert found < 0.28
 
 
 def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
