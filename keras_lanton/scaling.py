@@ -1,11 +1,12 @@
-"""The bytes that a step of Lanton moves between devices.
+"""The bytes that Lanton moves between devices, and those of its state.
 
-`python -m keras_lanton.scaling --model llama-1.1b --devices 64` prints it.
+`python -m keras_lanton.scaling --model llama-1.1b --devices 64` prints the
+first, `python -m keras_lanton.scaling --memory` the second, model by model.
 
-A model of the collectives that JAX compiles, compared with counted ones in
-tests/test_scaling.py. Bytes are those of the results of collectives on one
-device, in one step of the optimizer; what Keras moves for the gradients is
-given beside them.
+The moved bytes come from a model of the collectives that JAX compiles, which
+tests/test_scaling.py compares with counted ones. They are the bytes of the
+results of collectives on one device, in one step of the optimizer; what Keras
+moves for the gradients is given beside them.
 """
 
 import argparse
@@ -14,93 +15,46 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
+
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import reduces
+from keras_lanton.lanton import Lanton
+from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.optimizers.state import Buffer
 from keras_lanton.orthogonalization.batching import largest_size
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.utils.presets import PRESETS
+from keras_lanton.utils.presets import llama
+from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.stacks import Stack
 from keras_lanton.variables.stacks import equal_stacks
+from keras_lanton.variables.table import bytes_of
 
 LAYOUTS = ("data", "model")
 
 
-def gpt2(layers: int, width: int) -> list[VariableSpec]:
-    """GPT-2's weights, tied head, as KerasHub lays them out.
-
-    Args:
-        layers: Number of blocks.
-        width: Width of the model; heads have 64.
-    """
-    heads = (width // 64, 64)
-    found = [
-        assigned_spec("tokens", (50257, width), "embedding"),
-        assigned_spec("positions", (1024, width), "embedding"),
-        *_vectors(2, width),
-    ]
-    for _ in range(layers):
-        found += _attention(width, heads, heads)
-        found += [
-            assigned_spec("up", (width, 4 * width), "hidden"),
-            assigned_spec("down", (4 * width, width), "hidden"),
-            *_vectors(9, width),
-            *_vectors(1, 4 * width),
-        ]
-    return found
-
-
-def llama(
-    layers: int, width: int, feed_forward: int, key_value_heads: int
-) -> list[VariableSpec]:
-    """Llama's weights, untied head, as KerasHub lays them out.
-
-    Args:
-        layers: Number of blocks.
-        width: Width of the model; heads have 64.
-        feed_forward: Inner width of the MLPs.
-        key_value_heads: Number of heads of keys and values.
-    """
-    queries, others = (width // 64, 64), (key_value_heads, 64)
-    found = [
-        assigned_spec("tokens", (32000, width), "embedding"),
-        assigned_spec("head", (width, 32000), "embedding", input_axes=0),
-        *_vectors(1, width),
-    ]
-    for _ in range(layers):
-        found += _attention(width, queries, others)
-        found += [
-            assigned_spec("gate", (width, feed_forward), "hidden"),
-            assigned_spec("up", (width, feed_forward), "hidden"),
-            assigned_spec("down", (feed_forward, width), "hidden"),
-            *_vectors(2, width),
-        ]
-    return found
-
-
-def _attention(
-    width: int, queries: tuple[int, int], others: tuple[int, int]
-) -> list[VariableSpec]:
-    into = [
-        assigned_spec(name, (width, *heads), "hidden", 0, (1, 2))
-        for name, heads in (
-            ("query", queries),
-            ("key", others),
-            ("value", others),
-        )
-    ]
-    return [*into, assigned_spec("out", (*queries, width), "hidden", (0, 1), 2)]
-
-
-def _vectors(count: int, width: int) -> list[VariableSpec]:
-    return [assigned_spec("vector", (width,), "vector")] * count
-
-
 MODELS = {
-    "gpt2-small": lambda: gpt2(12, 768),
-    "gpt2-medium": lambda: gpt2(24, 1024),
+    "gpt2-small": PRESETS["gpt2_base_en"],
+    "gpt2-medium": PRESETS["gpt2_medium_en"],
     "llama-0.5b": lambda: llama(15, 1280, 5120, 20),
     "llama-1.1b": lambda: llama(22, 2048, 5632, 4),
     "llama-2b": lambda: llama(26, 2560, 7040, 5),
+    **PRESETS,
+}
+# What the table of memory compares, besides AdamW.
+STATES: dict[str, dict[str, Any]] = {
+    "Lanton()": {},
+    "momentum": {"noise": NoiseAdaptiveRate(reference="momentum")},
+    "+ bfloat16": {
+        "noise": NoiseAdaptiveRate(reference="momentum"),
+        "momentum_dtype": "bfloat16",
+    },
+    "+ int8": {
+        "noise": NoiseAdaptiveRate(reference="momentum"),
+        "momentum_dtype": "int8",
+    },
 }
 
 
@@ -243,19 +197,99 @@ def report(
     return "\n".join(lines)
 
 
+def state_bytes(
+    specs: Sequence[VariableSpec], optimizer: Lanton, dtype: str = "float32"
+) -> int:
+    """The size of an optimizer's state, without making it.
+
+    Args:
+        specs: All variables of a model.
+        optimizer: A new one, that is used for nothing else.
+        dtype: Of the weights.
+
+    Raises:
+        ValueError: If the optimizer is built.
+    """
+    if optimizer.built:
+        raise ValueError(
+            "`optimizer` must not be built. Received: an optimizer built on "
+            f"{len(optimizer.layers)} variables"
+        )
+    layout = VariableLayout(
+        all_specs=tuple(specs),
+        updated=tuple(range(len(specs))),
+        decayed=(True,) * len(specs),
+        rate_multipliers=(1.0,) * len(specs),
+    )
+    weights = [keras.KerasTensor(spec.shape, dtype) for spec in specs]
+    found = 0
+    for made in optimizer.lay_out_work(layout, weights).values():
+        for one in made if isinstance(made, list) else [made]:
+            found += _bytes(one)
+    for name in optimizer.slot_dtypes:
+        for i in layout.with_roles(optimizer.slot_roles.get(name)):
+            kind = optimizer.slot_dtype(name, specs[i]) or dtype
+            found += _bytes(Buffer(specs[i].shape, kind))
+    counts = Buffer((len(specs) + 1,), "int32")  # last_step, skipped_steps
+    return found + _bytes(counts)
+
+
+def _bytes(buffer: Buffer) -> int:
+    return math.prod(buffer.shape) * bytes_of(buffer.dtype)
+
+
+def memory_table(names: Sequence[str] = tuple(PRESETS)) -> str:
+    """The state of optimizers on some models, in GB, weights in float32.
+
+    Args:
+        names: Keys of `MODELS`.
+    """
+    head = ["weights", "AdamW", *STATES]
+    lines = [f"{'':>22}" + "".join(f"{name:>11}" for name in head)]
+    for name in names:
+        specs = MODELS[name]()
+        weights = 4 * sum(math.prod(spec.shape) for spec in specs)
+        sizes = [weights, 2 * weights]
+        for options in STATES.values():
+            part = NewtonSchulz(shard=False)
+            optimizer = Lanton(newton_schulz=part, **options)
+            sizes.append(state_bytes(specs, optimizer))
+        cells = "".join(f"{size / 1e9:>11.2f}" for size in sizes)
+        lines.append(f"{name:>22}" + cells)
+    return "\n".join(
+        [
+            *lines,
+            "State in GB (10^9 bytes), weights in float32. `momentum`: "
+            "NoiseAdaptiveRate(reference='momentum');",
+            "`+ bfloat16`, `+ int8`: the same with that `momentum_dtype`.",
+        ]
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="python -m keras_lanton.scaling",
-        description="Bytes that a step of Lanton moves between devices on JAX.",
+        description="Bytes that a step of Lanton moves between devices on JAX, "
+        "or bytes of its state.",
     )
-    parser.add_argument("--model", choices=MODELS, required=True)
-    parser.add_argument("--devices", type=int, required=True, metavar="N")
+    parser.add_argument("--model", choices=MODELS)
+    parser.add_argument("--devices", type=int, metavar="N")
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="the size of the state, of --model or of all presets",
+    )
     parser.add_argument("--layout", choices=LAYOUTS, default="data")
     parser.add_argument(
         "--max-temporary-bytes", type=int, default=2**29, metavar="BYTES"
     )
     args = parser.parse_args(argv)
+    if args.memory:
+        print(memory_table((args.model,) if args.model else tuple(PRESETS)))
+        return
+    if args.model is None or args.devices is None:
+        parser.error("--model and --devices are required, or --memory")
     for name in ("devices", "max_temporary_bytes"):
         if getattr(args, name) < 1:
             option = "--" + name.replace("_", "-")

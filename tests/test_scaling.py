@@ -23,9 +23,11 @@ from helpers.processes import outcome
 from helpers.processes import outcomes
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
+from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import scaling
+from keras_lanton.variables.table import count_bytes
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -423,6 +425,40 @@ def test_bytes_moved(mesh):
         assert 0 <= found["bytes"] - found["predicted"] <= noise, found
     elif rows == 1:
         assert 0.5 < found["predicted"] / found["bytes"] < 2, found
+
+
+@pytest.mark.parametrize(
+    "options", [{}, *scaling.STATES.values()], ids=["", *scaling.STATES]
+)
+def test_the_size_of_the_state_is_that_of_a_built_one(options):
+    optimizer = Lanton(newton_schulz=NewtonSchulz(shard=False), **options)
+    variables = make_model().trainable_variables
+    optimizer.build(variables)
+    held = [
+        v
+        for v in optimizer.variables
+        if v is not optimizer.iterations and v is not optimizer.learning_rate
+    ]
+    new = Lanton.from_config(optimizer.get_config())
+    found = scaling.state_bytes(optimizer.layers, new)
+    assert found == count_bytes(held)
+    with pytest.raises(ValueError, match="an optimizer built on"):
+        scaling.state_bytes(optimizer.layers, optimizer)
+
+
+def test_table_of_memory(capsys):
+    scaling.main(["--memory", "--model", "gpt2_base_en"])
+    shown = capsys.readouterr().out
+    assert "gpt2_base_en       0.50       1.00" in shown
+    with pytest.raises(SystemExit):
+        scaling.main(["--model", "gpt2_base_en"])
+    assert "--devices are required" in capsys.readouterr().err
+
+
+@logic
+def test_the_memory_guide_has_the_table():
+    page = (ROOT / "docs/guides/memory.md").read_text()
+    assert scaling.memory_table() in page
 
 
 def test_calculator(capsys):
