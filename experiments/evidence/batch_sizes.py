@@ -1,112 +1,61 @@
-"""Steps to a loss by batch size, and the noise on the way.
+"""Steps to a loss by batch size, beside the noise scale that was measured.
 
-At a constant rate, after a short warm-up: the steps to a loss do not depend
-on how long a run was planned to be.
+The rate of each batch size is tuned. The steps S(b) then follow
+S(b) = S_min (1 + B / b): B is the knee, where twice the fewest steps are taken.
 """
 
-import time
+import math
 
 import numpy as np
 
-from experiments import batches
-from experiments.evidence import sizes
-from experiments.evidence import texts
-from experiments.evidence.training import Learner
-from experiments.evidence.training import blocks
-from experiments.evidence.training import make
+from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.trials import RunToLoss
 
-WARMUP = 20  # steps
-BLOCKS = 1024  # between two looks at the loss, at least
-STEPS = 10  # likewise
-VALIDATION_BLOCKS = 256
-
-
-class RunnerToLoss(Learner):
-    """Runs to a loss of one batch size and optimizer."""
-
-    def train(self, trial, cache):
-        """The result of a run, as JSON has it.
-
-        Args:
-            trial: A `RunToLoss`.
-            cache: Folder with the tokens, in `texts`.
-        """
-        text = texts.load(trial.text, cache / texts.FOLDER)
-        started = time.perf_counter()
-        stride = max(STEPS, BLOCKS // trial.batch_size)
-        count = batches.count_blocks(text.training, sizes.CONTEXT)
-        held_out = self.held_out(text)
-        state = self.start(make(trial, self.preset))
-        losses, noises = [self.loss_on(state, held_out)], []
-        for first in range(0, trial.most_blocks // trial.batch_size, stride):
-            steps = np.arange(first, first + stride)
-            rows = batches.training_rows(
-                first, first + stride, count, trial.batch_size, trial.seed
-            )
-            tokens = blocks(text.training, rows)
-            state, _ = self.chunk(
-                state,
-                tokens.reshape(stride, trial.batch_size, -1),
-                rates_at(trial.learning_rate, steps),
-            )
-            losses.append(self.loss_on(state, held_out))
-            noises.append(self.noise(state[2]))
-            if not np.isfinite(losses[-1]) or losses[-1] <= trial.target:
-                break
-        return {
-            "settings": trial.settings(),
-            "weights": self.weights,
-            "loss": steps_to(trial.target, losses, stride),
-            "losses": [round(loss, 4) for loss in losses],
-            "noise": mean_squares(noises),
-            "seconds": round(time.perf_counter() - started, 1),
-        }
-
-    def held_out(self, text):
-        """The blocks that the loss is taken on."""
-        count = batches.count_blocks(text.validation, sizes.CONTEXT)
-        rows = np.linspace(0, count - 1, VALIDATION_BLOCKS).astype(int)
-        return blocks(text.validation, rows)
-
-    def loss_on(self, state, held_out):
-        """The mean loss of some blocks."""
-        return float(self.validate(*state[:2], held_out))
+BATCH_SIZES = (4, 16, 64, 256)
+# By label: fields of `RunToLoss`. The losses are reached after some 15 % of a
+# run of 20 tokens per weight.
+TASKS = {
+    "GPT-2, `wiki`": {"target": 4.2},
+    "Llama, `wiki`": {"model": "llama", "target": 4.2},
+    "GPT-2, `stdlib`": {"text": "stdlib", "target": 3.4},
+}
+OPTIMIZER = "lanton_signal"
+RATE = 1e-2  # at a batch size of 16
 
 
-def rates_at(rate, steps):
-    """The rate of some steps: linear warm-up, then constant."""
-    return (rate * np.minimum(1.0, (1 + steps) / WARMUP)).astype("float32")
-
-
-def steps_to(target, losses, stride):
-    """Steps until a loss, between two looks by interpolation; or None.
+def trials_of(task, batch_size):
+    """The runs of one batch size, at rates by factors of 2.
 
     Args:
-        target: The loss.
-        losses: At step 0, `stride`, 2 `stride` and so on.
-        stride: Steps.
+        task: A key of `TASKS`.
+        batch_size: Blocks.
     """
-    below = np.flatnonzero(np.asarray(losses) <= target)
-    if not len(below):
-        return None
-    i = int(below[0])
-    if not i:
-        return 0.0
-    before, after = losses[i - 1 : i + 1]
-    return stride * (i - (target - after) / (before - after))
+    _, optimizer, options = CONTESTANTS[OPTIMIZER]
+    rate = RATE * math.sqrt(batch_size / 16)
+    return [
+        RunToLoss(
+            optimizer=optimizer,
+            learning_rate=rate * factor,
+            options=tuple(sorted({**options, "weight_decay": 0.03}.items())),
+            batch_size=batch_size,
+            **TASKS[task],
+        )
+        for factor in (0.5, 1.0, 2.0)
+    ]
 
 
-def mean_squares(noises):
-    """The mean squared noise of each matrix over the second half of a run.
+def knee(steps):
+    """The batch size B of S(b) = S_min (1 + B / b), by least squares.
+
+    Of the logarithms, so that every batch size counts alike.
 
     Args:
-        noises: `noise_report()`s.
+        steps: Steps by batch size.
     """
-    later = noises[len(noises) // 2 :]
-    return {
-        path: [
-            float(f"{x:.4g}")
-            for x in np.mean([r[path]["noise"] ** 2 for r in later], axis=0)
-        ]
-        for path in noises[0]
-    }
+    batch_sizes = np.array(list(steps), float)
+    logs = np.log(list(steps.values()))
+    knees = np.geomspace(batch_sizes[0] / 16, batch_sizes[-1] * 16, 2000)
+    curves = np.log1p(knees[:, None] / batch_sizes)
+    left = logs - curves
+    errors = np.var(left, axis=1)  # log S_min is the mean of what is left
+    return float(knees[np.argmin(errors)])

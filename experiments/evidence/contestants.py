@@ -40,6 +40,8 @@ LANTON = {
     **ADAMW,
 }
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
+# Of every run of Lanton whose settings do not name others.
+PRODUCTS = {"newton_schulz.coefficients": "jordan"}
 # By name: label, builder, options.
 CONTESTANTS = {
     "adamw": (
@@ -123,6 +125,8 @@ def make_optimizer(builder, learning_rate, options):
     options = dict(options)
     if builder == "keras_muon":
         return keras.optimizers.Muon(learning_rate, **options)
+    if builder == "lanton":
+        options = {**PRODUCTS, **options}
     if "noise.measure" in options:
         options = variants.with_variant(options)
     if any(name.startswith("inside.") for name in options):

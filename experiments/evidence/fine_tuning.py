@@ -17,20 +17,48 @@ BASES = {
 }
 
 NO_DECAY = {"weight_decay": 0.0}  # which pulls to 0, not to the base
-B_ALONE = {"by_adamw": "lora_kernel_a$"}
+TABLES_BY_ADAMW = {
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "embedding_scale": None,
+}
 LORA = {"rank": 8}
-# By label: contestant, rates, fields of `FineTuning`.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Method:
+    """A way to fine-tune.
+
+    Args:
+        contestant: A name of `CONTESTANTS`.
+        rates: Those that are tried first.
+        options: Of the optimizer, besides the contestant's own.
+        fields: Of `FineTuning`.
+    """
+
+    contestant: str
+    rates: tuple = (2.5e-3, 5e-3, 1e-2)
+    options: dict = dataclasses.field(default_factory=dict)
+    fields: dict = dataclasses.field(default_factory=dict)
+
+
 METHODS = {
-    "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}),
-    "D-Muon": ("d_muon", (2.5e-3, 5e-3, 1e-2), {}),
-    "`Lanton()`": ("lanton_signal", (2.5e-3, 5e-3, 1e-2), {}),
-    "`Lanton(noise=None)`": ("lanton_control", (2.5e-3, 5e-3, 1e-2), {}),
-    "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), LORA),
-    "LoRA, `Lanton()`": ("lanton_signal", (5e-3, 1e-2, 2e-2), LORA),
-    "LoRA, `Lanton()` of B, AdamW of A": (
-        "lanton_signal",
-        (5e-3, 1e-2, 2e-2),
-        {**LORA, **B_ALONE},
+    "AdamW": Method(contestant="adamw", rates=(5e-4, 1e-3, 2e-3)),
+    "D-Muon": Method(contestant="d_muon"),
+    "`Lanton()`": Method(contestant="lanton_signal"),
+    "`Lanton(noise=None)`": Method(contestant="lanton_control"),
+    "`Lanton()`, AdamW of tables": Method(
+        contestant="lanton_signal", options=TABLES_BY_ADAMW
+    ),
+    "LoRA, AdamW": Method(
+        contestant="adamw", rates=(4e-3, 8e-3, 1.6e-2), fields=LORA
+    ),
+    "LoRA, `Lanton()`": Method(
+        contestant="lanton_signal", rates=(5e-3, 1e-2, 2e-2), fields=LORA
+    ),
+    "LoRA, `Lanton()` of B, AdamW of A": Method(
+        contestant="lanton_signal",
+        rates=(5e-3, 1e-2, 2e-2),
+        fields={**LORA, "by_adamw": "lora_kernel_a$"},
     ),
 }
 
@@ -42,18 +70,18 @@ def trials_of(method, base):
         method: A key of `METHODS`.
         base: A key of `BASES`.
     """
-    name, rates, fields = METHODS[method]
-    _, optimizer, own = CONTESTANTS[name]
-    options = tuple(sorted({**own, **NO_DECAY}.items()))
+    found = METHODS[method]
+    _, optimizer, own = CONTESTANTS[found.contestant]
+    options = tuple(sorted({**own, **NO_DECAY, **found.options}.items()))
     return [
         FineTuning(
             optimizer=optimizer,
             learning_rate=rate,
             options=options,
             base=base,
-            **fields,
+            **found.fields,
         )
-        for rate in rates
+        for rate in found.rates
     ]
 
 

@@ -31,7 +31,9 @@ of a run is in tokens per weight, all weights counted. The rate warms up over
 nats per token, over 2,048 blocks of every tenth document, which no run trains
 on. Runs of one seed share initial weights and batches. Texts: `wiki`, prose of
 the English Wikipedia; `sotu`, the State of the Union addresses; `stdlib`, the
-source text of Python's standard library.
+source text of Python's standard library. Runs of Lanton and D-Muon have the
+quintic rows of Muon in Newton-Schulz, `NewtonSchulz(coefficients="jordan")`,
+unless a row names others: the default of `Lanton()` is `"cubic"`.
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
 taken seed by seed. "Tokens" are the tokens of a run over those that the

@@ -184,14 +184,14 @@ class RunToLoss(Run):
     size: str = "S"
     text: str = "wiki"
     batch_size: int = 16
-    target: float = 4.4
-    most_blocks: int = 100_000
+    target: float = 4.2
+    most_blocks: int = 200_000
     initial: str = "scaled"
 
     @property
     def task(self):
         """The start of the name."""
-        return f"{self.model}-{self.size}-to-{self.target:g}"
+        return f"{self.model}-{self.size}-{self.text}-to-{self.target:g}"
 
     def alike(self):
         """Equal for trials that share what is compiled."""
@@ -207,7 +207,7 @@ class RunToLoss(Run):
 
     def learner(self):
         """What trains this trial, and those alike."""
-        from experiments.evidence.batch_sizes import RunnerToLoss
+        from experiments.evidence.runner_to_loss import RunnerToLoss
 
         return RunnerToLoss(self)
 
