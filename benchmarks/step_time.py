@@ -12,6 +12,7 @@ matrices as Lanton. On the model's own variables Keras' Muon leaves the 3-D
 attention kernels to AdamW.
 """
 
+import dataclasses
 import functools
 
 import common
@@ -227,7 +228,8 @@ def make_contestants(args):
 
     specs = common.model_specs(args.model, quick=args.quick, large=args.gpu)
     equal = Weights([spec.equal_work() for spec in specs], args.dtype)
-    products = NewtonSchulz(dtype=args.ns_dtype)
+    # Equal work: the coefficients of the other optimizers.
+    products = NewtonSchulz(dtype=args.ns_dtype, coefficients="jordan")
     lanton = functools.partial(Lanton, 1e-3, newton_schulz=products)
     makers = {
         "lanton": lambda: KerasStep(equal, lanton()),
@@ -242,7 +244,11 @@ def make_contestants(args):
         if args.ns_dtype != "bfloat16":
             makers["lanton_bfloat16"] = lambda: KerasStep(
                 equal,
-                Lanton(1e-3, newton_schulz=NewtonSchulz(dtype="bfloat16")),
+                lanton(
+                    newton_schulz=dataclasses.replace(
+                        products, dtype="bfloat16"
+                    )
+                ),
             )
     if not wanted(args, REAL):
         makers = {name: makers[name] for name in makers if name in args.only}
@@ -283,7 +289,7 @@ WHAT = {
     "lanton_default": "Lanton as it comes, the model's variables",
     "optax_muon_default": "optax.contrib.muon as it comes, the model's "
     "variables",
-    "lanton_real": "Lanton, the model's variables",
+    "lanton_real": "Lanton with Muon's coefficients, the model's variables",
     "keras_muon_real": "keras.optimizers.Muon, the model's variables",
     "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
 }

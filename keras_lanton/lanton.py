@@ -155,7 +155,7 @@ class Lanton(LMOOptimizer):
         momentum_dtype: str | None = None,
         rounding: str = "nearest",
         nonfinite: str = "skip",
-        weight_decay: float | None = 0.1,
+        weight_decay: float | None = 0.03,
         weight_decay_exclude: Sequence[str] | None = None,
         cautious_weight_decay: bool = False,
         rate_multipliers: Mapping[str, float] | None = None,
@@ -311,6 +311,8 @@ PAPER: Mapping[str, Any] = {
     "beta_1": 0.95,
     "embedding_scale": 300.0,
     "nesterov": False,
+    "newton_schulz": NewtonSchulz(coefficients="jordan"),
+    "weight_decay": 0.1,
     "noise": NoiseAdaptiveRate(
         alpha=0.3,
         within_matrices=False,

@@ -85,7 +85,7 @@ class AdaMuon(LMOOptimizer):
         hidden_scale: float = 0.2,
         second_moment_epsilon: float = 1e-8,
         auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(roles=BOTH),
-        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = 0.1,
         name: str = "adamuon",
         **kwargs: Any,

@@ -58,7 +58,7 @@ class DMuon(LMOOptimizer):
         auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(
             roles=BOTH, epsilon_before_debiasing=True
         ),
-        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = 0.1,
         name: str = "d_muon",
         **kwargs: Any,

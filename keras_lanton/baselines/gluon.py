@@ -73,7 +73,7 @@ class Gluon(LMOOptimizer):
         radii: Mapping[str, float] | None = None,
         smoothness: Mapping[str, Sequence[float]] | None = None,
         beta_1: float = 0.95,
-        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
         name: str = "gluon",
         **kwargs: Any,

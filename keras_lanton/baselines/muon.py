@@ -52,7 +52,7 @@ class Muon(LMOOptimizer):
         auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(
             roles=BOTH, lr_ratio=0.015, epsilon=1e-10
         ),
-        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
         name: str = "muon",
         **kwargs: Any,

@@ -96,7 +96,7 @@ class Scion(LMOOptimizer):
         embedding_norm: str = "sign",
         embedding_normalized: bool = True,
         vector_norm: str = "rms",
-        newton_schulz: NewtonSchulz = NewtonSchulz(),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
         name: str = "scion",
         **kwargs: Any,

@@ -147,7 +147,7 @@ class NewtonSchulz(Part):
 
     Args:
         steps: Newton-Schulz steps, from 1 to 100.
-        coefficients: `"jordan"`, `"you"`, `"polar_express"`, `"cubic"` or
+        coefficients: `"cubic"`, `"jordan"`, `"you"`, `"polar_express"` or
             rows `(a, b, c)`; the last row is repeated up to `steps`. A row
             with c = 0, as all of `"cubic"`, takes two products, not three.
         dtype: Dtype of the products: `"float32"`, `"float16"`, `"bfloat16"`,
@@ -177,7 +177,7 @@ class NewtonSchulz(Part):
     """
 
     steps: int = 5
-    coefficients: str | Sequence[Sequence[float]] = "jordan"
+    coefficients: str | Sequence[Sequence[float]] = "cubic"
     dtype: str = "auto"
     max_temporary_bytes: int = 2**29
     shard: bool | None = None

@@ -60,8 +60,14 @@ class KerasMuon(keras.optimizers.Muon):
 @pytest.mark.parametrize("preset", [Lanton, Lanton.paper])
 def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
     gradients = make_gradients(4, FEW)
-    options = {"beta_1": 0.0, "nesterov": nesterov, "hidden_scale": 0.2}
+    options = {
+        "beta_1": 0.0,
+        "nesterov": nesterov,
+        "hidden_scale": 0.2,
+        "weight_decay": 0.1,
+    }
     found, start = run(baselines.DMuon, gradients, noise=NOISE_PART, **options)
+    options["ns_coefficients"] = "jordan"
     wanted, _ = run(preset, gradients, **NOISE, **options)
     hidden = [EXPECTED[path].role == "hidden" for path in FEW]
     for one, two, three, chosen in zip(
@@ -79,6 +85,7 @@ def test_lanton_is_d_muon_with_noise(group_reduction):
     options = {
         "beta_1": 0.0,
         "hidden_scale": 0.2,
+        "ns_coefficients": "jordan",
         "nesterov": True,
         "adam_lr_ratio": 0.7,
         "adam_beta_1": 0.8,

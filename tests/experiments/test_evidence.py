@@ -240,12 +240,12 @@ def test_fine_tuning(monkeypatch, tmp_path, rank):
     keras.backend.backend() != "jax", reason="its steps are JAX's"
 )
 def test_a_run_to_a_loss(monkeypatch, tmp_path):
-    from experiments.evidence import batch_sizes
+    from experiments.evidence import runner_to_loss
 
     make_small(monkeypatch)
-    monkeypatch.setattr(batch_sizes, "STEPS", 4)
-    monkeypatch.setattr(batch_sizes, "BLOCKS", 4)
-    monkeypatch.setattr(batch_sizes, "VALIDATION_BLOCKS", 32)
+    monkeypatch.setattr(runner_to_loss, "STEPS", 4)
+    monkeypatch.setattr(runner_to_loss, "BLOCKS", 4)
+    monkeypatch.setattr(runner_to_loss, "VALIDATION_BLOCKS", 32)
     write_text(tmp_path / "wiki.txt", "fox")
     trial = trials.RunToLoss(
         optimizer="lanton", learning_rate=0.02, batch_size=2, target=4.5

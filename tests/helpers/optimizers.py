@@ -62,7 +62,7 @@ PAPER = {
         alpha_unit="group_noise",
         group_reduction="max",
     ),
-    "newton_schulz": NewtonSchulz(),
+    "newton_schulz": NewtonSchulz(coefficients="jordan"),
     "auxiliary_adamw": None,
 }
 

@@ -103,7 +103,7 @@ def test_steps_are_close_to_those_of_float32():
         ours.apply(gradients(step), y)
     moved = np.linalg.norm(ops.convert_to_numpy(x[0]) - start)
     off = np.linalg.norm(ops.convert_to_numpy(x[0] - y[0]))
-    assert 0 < off < 0.02 * moved
+    assert 0 < off < 0.03 * moved
     for i in (1, 2):  # not in int8
         np.testing.assert_array_equal(
             *(ops.convert_to_numpy(w[i]) for w in (x, y))

@@ -32,7 +32,7 @@ def test_explain():
     assert "embedding: 2 variables (1 embedding, 1 head)" in text
     assert "AdamW updates them, at 1 times the rate" in text
     assert "each matrix once in 10 steps" in text
-    assert "Weight decay 0.1 times the learning rate." in text
+    assert "Weight decay 0.03 times the learning rate." in text
     assert text.endswith("Nothing looks suspicious.")
     assert getattr(model, "optimizer", None) is None  # nothing was made
 
