@@ -7,6 +7,7 @@ VENV := .venv
 DEMO_VENV := .venv-demo
 DOCS_VENV := .venv-docs
 OLDEST := .keras-oldest
+NIGHTLY := .keras-nightly
 OLDEST_KERAS := 3.10.0
 BACKENDS := jax torch tensorflow
 ON_JAX := KERAS_BACKEND=jax
@@ -27,7 +28,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   print(*project["optional-dependencies"]["$(2)"])'
 
 .PHONY: help evidence paper paper-defaults demo demo-llama sweep sweep-all environment test test-newest \
-  test-oldest test-all faults bench bench-loss bench-gpu docs docs-serve lint \
+  test-oldest test-public test-nightly test-all faults bench bench-loss bench-gpu docs docs-serve lint \
   format package clean
 
 help:
@@ -105,6 +106,24 @@ test-oldest: $(VENV)/ready $(OLDEST)/ready
 	  env $$flags $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
 	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python $(PYTEST) $(OLDEST_TESTS); \
 	  echo "oldest Keras, $$backend: $$(($$(date +%s) - begin)) s"; \
+	done
+
+## test-public  Keras' features on its public methods alone
+test-public: $(VENV)/ready
+	@set -e; for backend in $(BACKENDS); do \
+	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
+	    KERAS_LANTON_PUBLIC_API=1 $(VENV)/bin/python $(PYTEST) tests/keras \
+	    tests/test_lanton.py; \
+	done
+
+## test-nightly the hooks, and what stands on them, on tomorrow's Keras
+test-nightly: $(VENV)/ready $(NIGHTLY)/ready
+	PYTHONPATH=$(NIGHTLY) KERAS_BACKEND=torch $(VENV)/bin/python -c \
+	  "import keras; print(keras.__version__)"
+	@set -e; for backend in $(BACKENDS); do \
+	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend PYTHONPATH=$(NIGHTLY) \
+	    $(VENV)/bin/python $(PYTEST) tests/keras tests/optimizers \
+	    tests/variables; \
 	done
 
 ## test-all     every test, also on the oldest Keras: before a release
@@ -220,7 +239,13 @@ $(OLDEST)/ready: $(VENV)/ready
 	  keras==$(OLDEST_KERAS)
 	touch $@
 
+# Beside the newest Keras, as the oldest one is.
+$(NIGHTLY)/ready: | $(VENV)/ready
+	$(VENV)/bin/python $(PIP) --no-deps --upgrade --target $(NIGHTLY) \
+	  keras-nightly
+	touch $@
+
 ## clean        remove environments, packages and runs
 clean:
-	rm -rf $(VENV) $(DEMO_VENV) $(DOCS_VENV) $(OLDEST) .jax-cache build dist \
-	  runs site
+	rm -rf $(VENV) $(DEMO_VENV) $(DOCS_VENV) $(OLDEST) $(NIGHTLY) .jax-cache \
+	  build dist runs site

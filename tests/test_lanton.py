@@ -29,6 +29,7 @@ from helpers.processes import environment
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
+from helpers.tiers import private
 from helpers.variables import BY_HAND
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
@@ -340,6 +341,7 @@ EVERYWHERE = (
 
 
 @logic
+@private
 def test_presets():
     """`CASES["adamw"]` is `Lanton()`; the paper's numbers are the oracle's."""
     made = paper(**DEFAULTS).get_config()

@@ -6,10 +6,10 @@ the same names: control flow (`is_compiled`, `cond`, `replace_if`, `switch`,
 on many tensors (`pieces`, `lerp`, `lerp_`, `scale_`, `update_`, `abs_sums`,
 `bitcast`), on matrices (`unit_norm`, `frobenius_norm`, `shrunk_signs`,
 `add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
-`laid_out`, `share_out`), the device's abilities (`device`, `list_devices`,
-`tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`, `value_of`,
-`EAGER`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which leads Keras'
-per-backend calls to the base class' `update_variables`.
+`laid_out`, `share_out`, `replicas`), the device's abilities (`device`,
+`list_devices`, `tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`,
+`value_of`, `EAGER`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which
+leads Keras' per-backend calls to the base class' `update_variables`.
 
 A function whose name ends in `_` may overwrite its first argument.
 """

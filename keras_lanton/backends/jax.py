@@ -290,6 +290,11 @@ def list_devices() -> list[str]:
     return [f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()]
 
 
+def replicas() -> int:
+    """One: a step is called once, whatever the number of devices."""
+    return 1
+
+
 def tensorfloat32() -> bool:
     """Whether float32 products may be rounded to TensorFloat-32."""
     precision = jax.config.jax_default_matmul_precision
@@ -317,7 +322,7 @@ class OptimizerHooks:
     """Differences of the base class on JAX."""
 
     gradient_accumulation_steps: int | None
-    _iterations: Any
+    micro_steps: Any
 
     def _is_update_step(self) -> Tensor | None:
         """Whether an accumulation window closes here; None if always.
@@ -328,4 +333,4 @@ class OptimizerHooks:
         steps = self.gradient_accumulation_steps
         if not steps:
             return None
-        return (self._iterations.value + 1) % steps == 0
+        return (self.micro_steps.value + 1) % steps == 0

@@ -107,6 +107,12 @@ def list_devices() -> list[str]:
     return [d.name for d in tf.config.list_logical_devices()]
 
 
+def replicas() -> int:
+    """How many replicas the current strategy has."""
+    count: int = tf.distribute.get_strategy().num_replicas_in_sync
+    return count
+
+
 def tensorfloat32() -> bool:
     """Whether float32 products may be rounded to TensorFloat-32."""
     enabled: bool = tf.config.experimental.tensor_float_32_execution_enabled()

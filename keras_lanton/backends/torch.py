@@ -333,6 +333,11 @@ def half_is_faster() -> bool:
     return times[0] > 1.5 * times[1]
 
 
+def replicas() -> int:
+    """One: a step is called once, whatever the number of devices."""
+    return 1
+
+
 def tensorfloat32() -> bool:
     """Whether float32 products may be rounded to TensorFloat-32."""
     return bool(torch.get_float32_matmul_precision() != "highest")

@@ -126,7 +126,7 @@ class Mars(ElementwiseOptimizer):
         Returns:
             `(variables,)` float32.
         """
-        gamma, adamw = self.weight_decay or 0.0, self.auxiliary_adamw
+        gamma, adamw = self.decay, self.auxiliary_adamw
         own = None if adamw is None else adamw.weight_decay
         vectors = gamma if own is None else own
         gammas = np.where(self._is_matrix(), gamma, vectors)

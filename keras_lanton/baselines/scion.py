@@ -193,10 +193,10 @@ class Scion(LMOOptimizer):
             ValueError: If the optimizer took a step already.
         """
         self.build(variables)
-        if int(ops.convert_to_numpy(self._iterations)):
+        if int(ops.convert_to_numpy(self.micro_steps)):
             raise ValueError(
                 "`initialize` must be called before the first step. Received: "
-                f"iterations={int(ops.convert_to_numpy(self._iterations))}"
+                f"iterations={int(ops.convert_to_numpy(self.micro_steps))}"
             )
         random = np.random.default_rng(seed)
         for variable, spec in zip(

@@ -4,13 +4,7 @@ No algorithm is in here: `LayerwiseOptimizer` decides what every variable is,
 makes the state, takes the gradients from Keras' hooks, and calls `step_` with
 (gradients, weights, state, learning rate), which subclasses write.
 
-Private names of Keras that this package overrides or reads, all constant from
-3.10 to 3.15 (tests/keras/test_contract.py fails when one changes):
-`_backend_update_step` (JAX, PyTorch), `_distributed_tf_update_step`
-(TensorFlow), `_apply_weight_decay`, `_use_weight_decay`, `_get_variable_index`,
-`_check_variables_are_known`, `_var_key`, `_iterations`, `_learning_rate`,
-`_trainable_variables`, `_update_model_variables_moving_average`,
-`_model_variables_moving_average`.
+Methods that are private in Keras are overridden and read in `hooks` alone.
 """
 
 import collections
@@ -28,6 +22,8 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.optimizers.hooks import Hooks
+from keras_lanton.optimizers.hooks import PrivateHooks
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.optimizers.state import StateVariables
 from keras_lanton.optimizers.state import check_saved
@@ -47,7 +43,7 @@ from keras_lanton.variables.spec import variable_path
 backend = backends.load()
 
 
-class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  # type: ignore[misc, name-defined]
+class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
     """A Keras optimizer whose step sees all variables at once.
 
     Subclasses write `step_`. The state that it takes and returns is a dict:
@@ -72,6 +68,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         ValueError: For a wrong argument, naming it.
     """
 
+    # The variables of `build`, in their order.
+    built_on: tuple[Any, ...] = ()
     # Names of the tensors that each variable has, and their dtypes; None is
     # the variable's own.
     slot_dtypes: dict[str, str | None] = {}
@@ -95,6 +93,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         check_patterns(weight_decay_exclude)
         check_multipliers(rate_multipliers)
         super().__init__(learning_rate, **kwargs)
+        self._given_rate = learning_rate
         self.nonfinite = nonfinite
         self._weight_decay_exclude = (
             None
@@ -127,7 +126,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                 "call it on data once, or `model.build(input_shape)`. "
                 f"Received: model={model!r}"
             )
-        self._sources.read_model(model, self._var_key)
+        self._sources.read_model(model, self._key_of)
         return self
 
     def assign_role(
@@ -160,7 +159,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             )
         made: dict[Any, VariableSpec] = {}
         for variable in variables:
-            key, path = self._var_key(variable), variable_path(variable)
+            key, path = self._key_of(variable), variable_path(variable)
             if key in made:
                 raise ValueError(
                     "`assign_role` takes each variable once. "
@@ -174,10 +173,25 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     @property
     def schedule(self) -> Any:
         """The `LearningRateSchedule` that was given, or None."""
-        given = self._learning_rate
+        given = self._given_rate
         schedules = keras.optimizers.schedules
         is_one = isinstance(given, schedules.LearningRateSchedule)
         return given if is_one else None
+
+    @property
+    def learning_rate(self) -> Any:
+        """The rate of the next step, as Keras has it."""
+        return super().learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, learning_rate: Any) -> None:
+        keras.optimizers.Optimizer.learning_rate.fset(self, learning_rate)
+        self._given_rate = learning_rate
+
+    @property
+    def micro_steps(self) -> Any:
+        """The variable that counts steps, micro-steps with accumulation."""
+        return self.variables[0]
 
     @property
     def layers(self) -> tuple[VariableSpec, ...]:
@@ -252,7 +266,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                 for name, held in self._state.as_lists().items()
             },
             total=table.count_bytes(self.variables),
-            weights=table.count_bytes(self._trainable_variables),
+            weights=table.count_bytes(self.built_on),
         )
 
     def _check_not_built(self, method: str) -> None:
@@ -278,6 +292,8 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
             return
         specs = self.decide_specs(variables)
         super().build(variables)
+        # Not as an attribute of Keras': it would save the model's variables.
+        object.__setattr__(self, "built_on", tuple(variables))
         updated = [
             i
             for i, variable in enumerate(variables)
@@ -310,7 +326,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         Raises:
             ValueError: If roles were given for other variables than these.
         """
-        keys = [self._var_key(variable) for variable in variables]
+        keys = [self._key_of(variable) for variable in variables]
         return self._sources.decide(keys, variables)
 
     def _decide_decay(self, variables: Sequence[Any]) -> list[bool]:
@@ -318,7 +334,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         patterns = self._weight_decay_exclude or ()
         found = _matching("weight_decay_exclude", patterns, variables)
         return [
-            self._use_weight_decay(variable) and not matching
+            self._may_decay(variable) and not matching
             for variable, matching in zip(variables, found, strict=True)
         ]
 
@@ -492,7 +508,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         Returns:
             `(variables,)` float32.
         """
-        gamma = self.weight_decay or 0.0
+        gamma = self.decay
         return ops.convert_to_tensor(
             gamma * np.array(self._layout.decayed, "float32")
         )
@@ -559,9 +575,9 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
             self.build(trainable_variables)
-            self._check_variables_are_known(trainable_variables)
+            self._check_known(trainable_variables)
         if self.built:
-            variables = trainable_variables or self._trainable_variables
+            variables = trainable_variables or self.built_on
             _check_shapes(grads, variables)
             self.observe(grads, variables)
             # A copy: on PyTorch the tensor would follow its variable.
@@ -618,11 +634,11 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
                 )
 
     # On TensorFlow Keras' own hook runs first: it sums over the replicas.
-    if not backend.SUMS_OVER_REPLICAS:
+    if Hooks is PrivateHooks and not backend.SUMS_OVER_REPLICAS:
         _backend_update_step = update_variables
 
     def _updated_variables(self) -> list[Any]:
-        return [self._trainable_variables[i] for i in self._layout.updated]
+        return [self.built_on[i] for i in self._layout.updated]
 
     def _align(
         self,
@@ -642,7 +658,7 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
     ) -> dict[int, Tensor]:
         """Gradients by the positions of their variables."""
         return {
-            self._get_variable_index(variable): gradient
+            self._position_of(variable): gradient
             for variable, gradient in zip(variables, gradients, strict=True)
         }
 
@@ -673,29 +689,6 @@ class LayerwiseOptimizer(backend.OptimizerHooks, keras.optimizers.Optimizer):  #
         for variable, old, new in zip(targets, before, after, strict=True):
             if new is not old:
                 self.assign(variable, new)
-
-    def _update_model_variables_moving_average(
-        self, trainable_variables: Sequence[Any]
-    ) -> None:
-        """Keras' averages, which a skipped step leaves as they are."""
-        averages = [
-            average
-            for average in self._model_variables_moving_average
-            if average is not None
-        ]
-        before = [ops.convert_to_tensor(average) + 0 for average in averages]
-        super()._update_model_variables_moving_average(trainable_variables)
-        if self.nonfinite == "skip":
-            skipped = ops.not_equal(
-                ops.convert_to_tensor(self._state.skipped_steps),
-                self._state.skipped_before,
-            )
-            for average, old in zip(averages, before, strict=True):
-                new = ops.convert_to_tensor(average)
-                average.assign(ops.where(skipped, old, new))
-
-    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Does nothing: `step_` decays the weights, in line 10."""
 
     # Config.
 

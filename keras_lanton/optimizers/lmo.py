@@ -528,7 +528,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         if totals is None:
             return
         k = self.gradient_accumulation_steps
-        number = ops.convert_to_tensor(self._iterations) % k
+        number = ops.convert_to_tensor(self.micro_steps) % k
         # Means of k / 2 gradients each, of opposite signs, loss unscaled.
         sign = 1 - 2 * (number % 2)
         scale = k / 2 * (self.loss_scale_factor or 1.0)
@@ -570,7 +570,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         return NoiseSnapshot(
             noise=ops.copy(state["noise"]),
             measurements=ops.copy(state["measurements"]),
-            iterations=ops.copy(self._iterations),
+            iterations=ops.copy(self.micro_steps),
             learning_rate=rate,
         )
 

@@ -223,7 +223,7 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
                 "matrices are updated in units of it, and entries of tables "
                 "and heads whose momentum is mostly noise get smaller updates."
             )
-    decay = optimizer.weight_decay
+    decay = optimizer.decay
     excluded = optimizer.get_config()["weight_decay_exclude"]
     yield (
         f"Weight decay {decay:g} times the learning rate"

@@ -1,4 +1,4 @@
-"""The private hooks of Keras that base.py names: fails when one changes."""
+"""The private methods of Keras in hooks.py: fails when one changes."""
 
 import inspect
 
@@ -6,40 +6,27 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.tiers import private
 from keras_lanton import Lanton
-from keras_lanton.optimizers import base
+from keras_lanton.optimizers import hooks
 from keras_lanton.variables import from_layers
 
-HOOKS = {
-    "_apply_weight_decay": ["self", "variables"],
-    "_backend_update_step": [
-        "self",
-        "grads",
-        "trainable_variables",
-        "learning_rate",
-    ],
-    "_check_variables_are_known": ["self", "variables"],
-    "_get_variable_index": ["self", "variable"],
-    "_update_model_variables_moving_average": ["self", "trainable_variables"],
-    "_use_weight_decay": ["self", "variable"],
-    "_var_key": ["self", "variable"],
-}
-if keras.backend.backend() == "tensorflow":
-    HOOKS["_distributed_tf_update_step"] = [
-        "self",
-        "distribution",
-        "grads_and_vars",
-        "learning_rate",
-    ]
 
-
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", hooks.METHODS)
 def test_hook_has_its_signature(name: str) -> None:
-    hook = getattr(keras.optimizers.Optimizer, name)
-    assert list(inspect.signature(hook).parameters) == HOOKS[name], (
-        f"Keras {keras.__version__} changed {name}"
-    )
-    assert name in base.__doc__
+    method = getattr(keras.optimizers.Optimizer, name)
+    assert list(inspect.signature(method).parameters) == [
+        "self",
+        *hooks.METHODS[name],
+    ], f"Keras {keras.__version__} changed {name}"
+
+
+def test_the_first_variable_counts_micro_steps() -> None:
+    optimizer = Lanton(gradient_accumulation_steps=2)
+    v = keras.Variable(np.ones((2, 2), "float32"))
+    optimizer.apply([keras.ops.ones((2, 2))], [v])
+    assert int(optimizer.micro_steps.value) == 1
+    assert int(optimizer.iterations) == 0
 
 
 def test_layers_have_what_roles_reads() -> None:
@@ -87,6 +74,7 @@ def test_keras_calls_the_hooks_in_this_order() -> None:
     assert int(optimizer.iterations.value) == 1
 
 
+@private
 def test_one_gradient_passes_at_most_five_functions() -> None:
     """Our functions on the way from `apply` to a weight.
 

@@ -20,6 +20,7 @@ from helpers.optimizers import paper
 from helpers.processes import launch
 from helpers.processes import outcome
 from helpers.tiers import exhaustive
+from helpers.tiers import private
 
 BACKEND = keras.backend.backend()
 # Few Newton-Schulz steps, since compiling them is most of the time.
@@ -241,6 +242,7 @@ OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
 WITHIN = {**OF_LANTON, "within_matrices": True, "alpha_unit": "signal"}
 
 
+@private
 @on_tensorflow
 def test_mirrored_fit():
     """A NaN on one replica skips the step on both; the rest is as on one."""
@@ -251,6 +253,7 @@ def test_mirrored_fit():
     assert_same(found, fit(**arguments), 1e-5)
 
 
+@private
 @exhaustive
 @on_tensorflow
 @pytest.mark.parametrize(
@@ -272,6 +275,7 @@ def test_mirrored(options):
     assert not any(replicas["apart"].values()), replicas
 
 
+@private
 @exhaustive
 @on_tensorflow
 def test_mirrored_edges():
