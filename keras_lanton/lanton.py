@@ -222,6 +222,29 @@ class Lanton(LMOOptimizer):
         return cls(learning_rate, **{**settings, **kwargs})
 
     @classmethod
+    def for_fine_tuning(
+        cls, learning_rate: Any = 2.5e-3, **kwargs: Any
+    ) -> "Lanton":
+        """Lanton for a model that is trained already, on other data.
+
+        AdamW updates tables and heads, as it does gains and biases: signs
+        would change all rows of a table by the same amount. There is no weight
+        decay, which pulls to zero and not to the pretrained weights. This
+        forgets less than `Lanton()` where both learn as much
+        (docs/evidence.md).
+
+        Args:
+            learning_rate: As in the constructor. Half of the best rate of
+                pretraining learns the most; lower rates forget less.
+            **kwargs: Arguments of the constructor, in place of these.
+
+        Examples:
+            >>> Lanton.for_fine_tuning(1e-3).auxiliary_adamw.roles
+            ('embedding', 'vector')
+        """
+        return cls(learning_rate, **{**FINE_TUNING, **kwargs})
+
+    @classmethod
     def from_adamw(
         cls,
         adamw: Any,
@@ -305,7 +328,11 @@ class Lanton(LMOOptimizer):
         return float(self.hidden_scale * rms_matched(spec))
 
 
-# The paper's settings, where they differ from the constructor's defaults.
+# Settings that differ from the constructor's defaults.
+FINE_TUNING: Mapping[str, Any] = {
+    "auxiliary_adamw": AuxiliaryAdamW(roles=("embedding", "vector")),
+    "weight_decay": None,
+}
 PAPER: Mapping[str, Any] = {
     "auxiliary_adamw": None,
     "beta_1": 0.95,

@@ -356,6 +356,23 @@ def test_presets():
         assert getattr(owner, field) == one.default, name
 
 
+@logic
+def test_for_fine_tuning():
+    """It differs from `Lanton()` in what AdamW updates and in the decay."""
+    made = Lanton.for_fine_tuning().get_config()
+    usual = Lanton().get_config()
+    assert {name for name in made if made[name] != usual[name]} == {
+        "auxiliary_adamw",
+        "learning_rate",
+        "weight_decay",
+    }
+    optimizer = Lanton.for_fine_tuning(1e-3, weight_decay=0.1)
+    assert optimizer.weight_decay == 0.1
+    variables = make_variables(PATHS)
+    optimizer.build(variables)
+    assert optimizer.adamw_roles == {"embedding", "vector"}
+
+
 @pytest.mark.parametrize("name", keep(CASES, EVERYWHERE))
 def test_steps(name):
     paths = PATHS if name in ALL_VIEWS else FEW

@@ -35,6 +35,7 @@ USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
 # Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
 # the most of the paper's tables.
 OVER_ADAMW = (2.0, 50.0)
+LORA_RATE = 1e-2  # below the best of adapters in docs/evidence.md
 
 
 def explain(
@@ -259,6 +260,30 @@ def _suspicions(
             )
     if isinstance(optimizer, Lanton):
         yield from _rates(rate, adamw)
+        yield from _fine_tuning(specs, optimizer, rate, adamw)
+
+
+def _fine_tuning(
+    specs: Sequence[VariableSpec],
+    optimizer: Lanton,
+    rate: float,
+    adamw: float | None,
+) -> Iterator[str]:
+    """What is set for pretraining, on a model that seems to be trained."""
+    if any("lora_kernel" in spec.path for spec in specs):
+        if rate < LORA_RATE:
+            yield (
+                f"A learning rate of {rate:g} is low for low-rank adapters: "
+                "their best rates were 4 to 8 times those of all weights in "
+                "docs/evidence.md."
+            )
+    elif adamw is not None and "embedding" not in optimizer.adamw_roles:
+        if any(spec.role == "embedding" for spec in specs):
+            yield (
+                "AdamW trained this model. If you go on with other data: "
+                "`Lanton.for_fine_tuning` leaves tables and heads to AdamW, "
+                "and forgets less."
+            )
 
 
 def _heads(specs: Sequence[VariableSpec]) -> Iterator[str]:

@@ -99,11 +99,11 @@ WARM_UP = keras.optimizers.schedules.CosineDecay(
         (5e-3, None, None),
         (3e-4, None, "would suit AdamW"),
         (0.5, None, "is high"),
-        (5e-3, 1e-3, None),
+        (5e-3, 1e-3, "`Lanton.for_fine_tuning`"),
         (5e-3, keras.optimizers.AdamW(4e-3), "AdamW's learning rate was 0.004"),
         (3e-2, 1e-4, "AdamW's learning rate was 0.0001"),
         # Of a schedule what it rises to, not the 0 that it starts with.
-        (5e-3, keras.optimizers.AdamW(WARM_UP), None),
+        (5e-3, keras.optimizers.AdamW(WARM_UP), "for_fine_tuning"),
     ],
 )
 def test_suspicious_rates(rate, adamw, said):
@@ -112,6 +112,17 @@ def test_suspicious_rates(rate, adamw, said):
         assert text.endswith("Nothing looks suspicious.")
     else:
         assert said in text
+
+
+def test_fine_tuning():
+    text = told(make_model(), Lanton.for_fine_tuning(5e-3), adamw=1e-3)
+    assert text.endswith("Nothing looks suspicious.")
+    model = make_model()
+    for layer in model.layers:
+        if isinstance(layer, layers.Embedding):
+            layer.enable_lora(2)
+    text = told(model, Lanton.for_fine_tuning(2e-3), adamw=1e-3)
+    assert "is low for low-rank adapters" in text
 
 
 @pytest.mark.parametrize(
