@@ -59,3 +59,20 @@ def knee(steps):
     left = logs - curves
     errors = np.var(left, axis=1)  # log S_min is the mean of what is left
     return float(knees[np.argmin(errors)])
+
+
+def relative_noise(result):
+    """The median of the squared relative noise of kernels.
+
+    Args:
+        result: Of a `RunToLoss`.
+    """
+    return float(
+        np.median(
+            [
+                np.mean(values)
+                for path, values in result["noise"].items()
+                if path.endswith("/kernel")
+            ]
+        )
+    )

@@ -8,12 +8,14 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from experiments.evidence import batch_sizes
 from experiments.evidence import fine_tuning
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.search import SPACES
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
 from experiments.evidence.search import tune_rate
+from experiments.evidence.trials import HalfTrial
 
 CHOOSING = (1, 2, 3)  # seeds of what is tried
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
@@ -104,6 +106,26 @@ class FineTuningTable:
     def of_seeds(self, found):
         """The best trial of a search, once per seed."""
         return [dataclasses.replace(found.best, seed=s) for s in self.seeds]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchSizeTable:
+    """Steps to a loss by batch size, and the knee of that curve.
+
+    Args:
+        task: A key of `batch_sizes.TASKS`.
+    """
+
+    task: str
+
+    def wanted(self, read):
+        """The trials of the table that have no result yet."""
+        return [
+            trial
+            for batch_size in batch_sizes.BATCH_SIZES
+            for trial in batch_sizes.trials_of(self.task, batch_size)
+            if read(trial) is None
+        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -363,6 +385,28 @@ def by_products():
     )
 
 
+STATE = {
+    "weights and momentum in float32": {},
+    "momentum in int8": {"momentum_dtype": "int8"},
+}
+ROUNDING = ("stochastic", "nearest")
+
+
+def by_state():
+    """Rows of Lanton with less memory for momentum, or for weights."""
+    rate, options = AT_THEIR_BEST[16]
+    rows = [
+        (label, trial_of("lanton_signal", rate, {**options, **more}))
+        for label, more in STATE.items()
+    ]
+    for rounding in ROUNDING:
+        changes = {**options, "rounding": rounding}
+        like = trial_of("lanton_signal", rate, changes)
+        label = f'weights in bfloat16, `rounding="{rounding}"`'
+        rows.append((label, HalfTrial(**vars(like))))
+    return fixed(*rows)
+
+
 def by_interval(batch_size):
     """Rows of Lanton that measures its noise more or less often.
 
@@ -568,6 +612,33 @@ QUESTIONS = (
                 seeds=(1, 2, 3, 4, 5),
             ),
         ),
+    ),
+    Question(
+        title="Do int8 momentum and bfloat16 weights cost loss?",
+        text=(
+            "`momentum_dtype` and `rounding` of `Lanton()`. Weights in "
+            "bfloat16 are those of the policy of that name."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                rows=by_state(),
+                reference="weights and momentum in float32",
+            ),
+        ),
+    ),
+    Question(
+        title="At which batch size do steps stop paying?",
+        text=(
+            "Steps to a loss at a constant rate, the best of three rates by "
+            "factors of 2; one seed. The knee B is the least-squares fit of "
+            "steps = fewest (1 + B / batch size) in logarithms: there a run "
+            "takes twice the fewest steps. Relative noise: the mean squared "
+            "noise of hidden matrices over the squared dual norm of their "
+            "momentum, median over the matrices, over the second half of the "
+            "run."
+        ),
+        tables=tuple(BatchSizeTable(task=task) for task in batch_sizes.TASKS),
     ),
     Question(
         title="Which optimizer for fine-tuning?",

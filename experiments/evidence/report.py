@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 
+from experiments.evidence import batch_sizes
 from experiments.evidence import questions
 from experiments.evidence import search
 from experiments.evidence import sizes
@@ -169,6 +170,48 @@ def _(table: questions.FineTuningTable, read):
             markdown_table(["", "rate: learned, forgotten"], others),
         ]
     )
+
+
+@answer.register
+def _(table: questions.BatchSizeTable, read):
+    """Each batch size at its best rate, and the knee."""
+    lines, steps = [], {}
+    for batch_size in batch_sizes.BATCH_SIZES:
+        found = [
+            (trials.loss_of(result), trial.learning_rate, result)
+            for trial in batch_sizes.trials_of(table.task, batch_size)
+            if (result := read(trial)) is not None
+        ]
+        if not found:
+            continue
+        fewest, rate, result = min(found, key=lambda item: item[0])
+        steps[batch_size] = fewest
+        others = "; ".join(f"{r:g}: {n:,.0f}" for n, r, _ in found)
+        lines.append(
+            [
+                str(batch_size),
+                f"{rate:g}",
+                f"{fewest:,.0f}",
+                f"{fewest * batch_size:,.0f}",
+                f"{batch_sizes.relative_noise(result):.0f}",
+                others,
+            ]
+        )
+    if not lines:
+        return None
+    target = batch_sizes.TASKS[table.task]["target"]
+    caption = f"{table.task}, S, to a loss of {target:g}."
+    if len(steps) == len(batch_sizes.BATCH_SIZES):
+        caption += f" Knee: {batch_sizes.knee(steps):.0f} blocks."
+    head = [
+        "blocks",
+        "rate",
+        "steps",
+        "blocks in all",
+        "relative noise",
+        "steps by rate",
+    ]
+    return f"{caption}\n\n{markdown_table(head, lines)}"
 
 
 def learned(result):
