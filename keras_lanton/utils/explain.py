@@ -270,7 +270,7 @@ def _fine_tuning(
     adamw: float | None,
 ) -> Iterator[str]:
     """What is set for pretraining, on a model that seems to be trained."""
-    if any("lora_kernel" in spec.path for spec in specs):
+    if any(spec.path.split("/")[-1].startswith("lora_") for spec in specs):
         if rate < LORA_RATE:
             yield (
                 f"A learning rate of {rate:g} is low for low-rank adapters: "
