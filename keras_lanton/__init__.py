@@ -11,6 +11,7 @@ from keras_lanton.lanton import Lanton
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.utils.batch_size import advise_batch_size
 from keras_lanton.utils.checkpoints import load_checkpoint
 from keras_lanton.utils.explain import explain
 from keras_lanton.utils.layerwise_decay import layerwise_decay
@@ -26,6 +27,7 @@ __all__ = [
     "NoiseAdaptiveRate",
     "UpdateSchedule",
     "__version__",
+    "advise_batch_size",
     "callbacks",
     "explain",
     "find_learning_rate",

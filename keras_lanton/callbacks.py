@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.noise.formulas import sample_variance
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.utils.plots import draw_noise
 from keras_lanton.validation import COUNT
@@ -105,6 +106,28 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def noise(self) -> np.ndarray:
         """sqrt(H), in the dual norm's units, `(records, matrices)`."""
         return self._stacked("noise")
+
+    @property
+    def noise_scale(self) -> np.ndarray:
+        """Noise over signal, both squared, in batches, `(records, matrices)`.
+
+        The noise is that of one gradient, the signal the dual norm of the
+        momentum. The momentum has noise of its own, and a gradient also
+        changes from step to step: the figure compares matrices and times of a
+        run. For a batch size ask `keras_lanton.advise_batch_size`.
+
+        Raises:
+            ValueError: If the noise is not in units of the signal.
+        """
+        optimizer = self._optimizer()
+        rate = optimizer.noise
+        if rate is None or rate.alpha_unit != "signal":
+            raise ValueError(
+                "`noise_scale` needs NoiseAdaptiveRate(alpha_unit='signal'). "
+                f"Received: noise={rate!r}"
+            )
+        variance = sample_variance(rate.reference, optimizer.beta_1)
+        return self.noise**2 / variance
 
     @property
     def ratio(self) -> np.ndarray:

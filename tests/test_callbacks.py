@@ -299,3 +299,17 @@ def test_wrong_arguments(arguments):
 def test_optimizers_that_measure_nothing(optimizer):
     with pytest.raises(ValueError, match="Received: optimizer="):
         fit(make_model(optimizer), NoiseMonitor())
+
+
+@logic
+def test_noise_scale():
+    """Half of the squared noise: a sample has two gradients' noise."""
+    noise = NoiseAdaptiveRate(interval=1)
+    model, monitor = make_model(noise=noise), NoiseMonitor(every=1)
+    fit(model, monitor)
+    np.testing.assert_allclose(monitor.noise_scale, monitor.noise**2 / 2)
+    model = make_model(noise=NoiseAdaptiveRate(alpha_unit="absolute"))
+    monitor = NoiseMonitor(every=1)
+    fit(model, monitor)
+    with pytest.raises(ValueError, match="Received: noise="):
+        monitor.noise_scale  # noqa: B018

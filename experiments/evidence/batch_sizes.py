@@ -1,4 +1,4 @@
-"""Steps to a loss by batch size, beside the noise scale that was measured.
+"""Steps to a loss by batch size, and the batch size that the noise advises.
 
 The rate of each batch size is tuned. The steps S(b) then follow
 S(b) = S_min (1 + B / b): B is the knee, where twice the fewest steps are taken.
@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.trials import BatchSizeAdviceTrial
 from experiments.evidence.trials import RunToLoss
 
 BATCH_SIZES = (4, 16, 64, 256)
@@ -44,6 +45,16 @@ def trials_of(task, batch_size):
     ]
 
 
+def advice_of(task):
+    """The run that asks `advise_batch_size`, of 16 blocks.
+
+    Args:
+        task: A key of `TASKS`.
+    """
+    middle = trials_of(task, 16)[1]
+    return BatchSizeAdviceTrial(**vars(middle))
+
+
 def knee(steps):
     """The batch size B of S(b) = S_min (1 + B / b), by least squares.
 
@@ -59,20 +70,3 @@ def knee(steps):
     left = logs - curves
     errors = np.var(left, axis=1)  # log S_min is the mean of what is left
     return float(knees[np.argmin(errors)])
-
-
-def relative_noise(result):
-    """The median of the squared relative noise of kernels.
-
-    Args:
-        result: Of a `RunToLoss`.
-    """
-    return float(
-        np.median(
-            [
-                np.mean(values)
-                for path, values in result["noise"].items()
-                if path.endswith("/kernel")
-            ]
-        )
-    )

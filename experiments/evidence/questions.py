@@ -120,12 +120,13 @@ class BatchSizeTable:
 
     def wanted(self, read):
         """The trials of the table that have no result yet."""
-        return [
+        needed = [
             trial
             for batch_size in batch_sizes.BATCH_SIZES
             for trial in batch_sizes.trials_of(self.task, batch_size)
-            if read(trial) is None
         ]
+        needed.append(batch_sizes.advice_of(self.task))
+        return [trial for trial in needed if read(trial) is None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -633,10 +634,9 @@ QUESTIONS = (
             "Steps to a loss at a constant rate, the best of three rates by "
             "factors of 2; one seed. The knee B is the least-squares fit of "
             "steps = fewest (1 + B / batch size) in logarithms: there a run "
-            "takes twice the fewest steps. Relative noise: the mean squared "
-            "noise of hidden matrices over the squared dual norm of their "
-            "momentum, median over the matrices, over the second half of the "
-            "run."
+            "takes twice the fewest steps. The advice is that of "
+            "`keras_lanton.advise_batch_size` at the end of a run of 16 "
+            "blocks, from the gradients of 64 batches."
         ),
         tables=tuple(BatchSizeTable(task=task) for task in batch_sizes.TASKS),
     ),

@@ -178,22 +178,21 @@ def _(table: questions.BatchSizeTable, read):
     lines, steps = [], {}
     for batch_size in batch_sizes.BATCH_SIZES:
         found = [
-            (trials.loss_of(result), trial.learning_rate, result)
+            (trials.loss_of(result), trial.learning_rate)
             for trial in batch_sizes.trials_of(table.task, batch_size)
             if (result := read(trial)) is not None
         ]
         if not found:
             continue
-        fewest, rate, result = min(found, key=lambda item: item[0])
+        fewest, rate = min(found)
         steps[batch_size] = fewest
-        others = "; ".join(f"{r:g}: {n:,.0f}" for n, r, _ in found)
+        others = "; ".join(f"{r:g}: {n:,.0f}" for n, r in found)
         lines.append(
             [
                 str(batch_size),
                 f"{rate:g}",
                 f"{fewest:,.0f}",
                 f"{fewest * batch_size:,.0f}",
-                f"{batch_sizes.relative_noise(result):.0f}",
                 others,
             ]
         )
@@ -203,12 +202,14 @@ def _(table: questions.BatchSizeTable, read):
     caption = f"{table.task}, S, to a loss of {target:g}."
     if len(steps) == len(batch_sizes.BATCH_SIZES):
         caption += f" Knee: {batch_sizes.knee(steps):.0f} blocks."
+    asked = read(batch_sizes.advice_of(table.task))
+    if asked:
+        caption += f" Advice: {asked['advice']['batch_size']} blocks."
     head = [
         "blocks",
         "rate",
         "steps",
         "blocks in all",
-        "relative noise",
         "steps by rate",
     ]
     return f"{caption}\n\n{markdown_table(head, lines)}"

@@ -4,6 +4,7 @@ At a constant rate, after a short warm-up: the steps to a loss do not depend
 on how long a run was planned to be.
 """
 
+import dataclasses
 import time
 
 import numpy as np
@@ -14,6 +15,7 @@ from experiments.evidence import texts
 from experiments.evidence.training import Learner
 from experiments.evidence.training import blocks
 from experiments.evidence.training import make
+from keras_lanton import advise_batch_size
 
 WARMUP = 20  # steps
 BLOCKS = 1024  # between two looks at the loss, at least
@@ -24,8 +26,8 @@ VALIDATION_BLOCKS = 256
 class RunnerToLoss(Learner):
     """Runs to a loss of one batch size and optimizer."""
 
-    def train(self, trial, cache):
-        """The result of a run, as JSON has it.
+    def train_weights(self, trial, cache):
+        """The state after a run, and its result.
 
         Args:
             trial: A `RunToLoss`.
@@ -53,7 +55,7 @@ class RunnerToLoss(Learner):
             noises.append(self.noise(state[2]))
             if not np.isfinite(losses[-1]) or losses[-1] <= trial.target:
                 break
-        return {
+        return state, {
             "settings": trial.settings(),
             "weights": self.weights,
             "loss": steps_to(trial.target, losses, stride),
@@ -71,6 +73,40 @@ class RunnerToLoss(Learner):
     def loss_on(self, state, held_out):
         """The mean loss of some blocks."""
         return float(self.validate(*state[:2], held_out))
+
+
+class BatchSizeAdviser(RunnerToLoss):
+    """Runs to a loss, then asks `advise_batch_size` there."""
+
+    def train(self, trial, cache):
+        """The result of a run, with the advice.
+
+        Args:
+            trial: A `BatchSizeAdviceTrial`.
+            cache: Folder with the tokens, in `texts`.
+        """
+        state, result = self.train_weights(trial, cache)
+        model = self.model
+        for variable, value in zip(
+            model.trainable_variables, state[0], strict=True
+        ):
+            variable.assign(value)
+        model.compile("sgd", loss=self.loss)
+        text = texts.load(trial.text, cache / texts.FOLDER)
+        count = batches.count_blocks(text.training, sizes.CONTEXT)
+        rows = batches.training_rows(
+            0, trial.noise_steps, count, trial.batch_size, trial.seed + 1
+        )
+        preset = dataclasses.replace(
+            self.preset, batch_size=trial.batch_size, accumulate=1
+        )
+        advice = advise_batch_size(
+            model,
+            batches.make_batches(text.training, rows, preset),
+            steps=trial.noise_steps,
+            verbose=False,
+        )
+        return {**result, "advice": dataclasses.asdict(advice)}
 
 
 def rates_at(rate, steps):

@@ -213,6 +213,33 @@ class RunToLoss(Run):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchSizeAdviceTrial(RunToLoss):
+    """A `RunToLoss` that then asks for a batch size.
+
+    Args:
+        noise_steps: Batches whose gradients are compared.
+        **kwargs: As `RunToLoss`.
+    """
+
+    noise_steps: int = 64
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-advice"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(super().alike(), noise_steps=0)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.runner_to_loss import BatchSizeAdviser
+
+        return BatchSizeAdviser(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageTrial(Run):
     """A run of the narrow airbench network.
 

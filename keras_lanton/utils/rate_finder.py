@@ -2,18 +2,19 @@
 
 import contextlib
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.utils.plots import new_figure
+from keras_lanton.utils.probing import endless_batches
+from keras_lanton.utils.probing import loss_of_step
+from keras_lanton.utils.probing import optimizer_in_place
+from keras_lanton.utils.probing import optimizer_within
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import COUNT
 from keras_lanton.validation import STEPS
@@ -139,14 +140,14 @@ def find_learning_rate(
             f"Received: lowest={lowest}, highest={highest}, steps={steps}"
         )
     rates = np.geomspace(lowest, highest, steps)
-    batches = _batches(x, y, batch_size, seed)
+    batches = endless_batches(x, y, batch_size, seed)
     progress = keras.utils.Progbar(steps, verbose=1 if verbose else 0)
     losses: list[float] = []
     smoothed: list[float] = []
     with _trial(model) as optimizer:
         for k, rate in enumerate(rates):
             optimizer.learning_rate = float(rate)
-            losses.append(_loss_of_step(model, next(batches)))
+            losses.append(loss_of_step(model, next(batches)))
             smoothed.append(_moving_average(losses, smoothed))
             progress.update(k + 1, [("loss", losses[-1])])
             if k == 0 and not np.isfinite(losses[0]):
@@ -182,80 +183,18 @@ def _moving_average(losses: list[float], smoothed: list[float]) -> float:
     return SMOOTHING * smoothed[-1] + (1 - SMOOTHING) * losses[-1]
 
 
-def _loss_of_step(model: Any, batch: Any) -> float:
-    """The loss of this batch alone."""
-    model.reset_metrics()
-    x, *rest = batch if isinstance(batch, (tuple, list)) else (batch,)
-    logs = model.train_on_batch(x, *rest, return_dict=True)
-    return float(logs["loss"])
-
-
-def _batches(x: Any, y: Any, batch_size: int, seed: int) -> Iterator[Any]:
-    """Batches without end."""
-    if y is not None:
-        return _batches_of_arrays(x, y, batch_size, seed)
-    if not isinstance(x, Iterable):
-        raise ValueError(
-            f"Without `y`, `x` must be batches (x, y). Received: x={shown(x)}"
-        )
-    return _endless(x)
-
-
-def _endless(batches: Iterable[Any]) -> Iterator[Any]:
-    for turn in itertools.count():
-        empty = True
-        for batch in batches:
-            empty = False
-            yield batch
-        if empty:
-            raise ValueError(
-                "`x` must have batches, and begin again for every loop over "
-                f"it. Received: none in loop {turn + 1}"
-            )
-
-
-def _batches_of_arrays(
-    x: Any, y: Any, batch_size: int, seed: int
-) -> Iterator[Any]:
-    x, y = np.asarray(x), np.asarray(y)
-    if not len(x) or len(x) != len(y):
-        raise ValueError(
-            "`x` and `y` must be of one length above 0. "
-            f"Received: {len(x)} and {len(y)}"
-        )
-    rng = np.random.default_rng(seed)
-    size = min(batch_size, len(x))
-    while True:
-        order = rng.permutation(len(x))
-        for start in range(0, len(x) - size + 1, size):
-            rows = order[start : start + size]
-            yield x[rows], y[rows]
-
-
 @contextlib.contextmanager
 def _trial(model: Any) -> Iterator[Any]:
     """The model with another optimizer like its own; then as it was."""
-    original = getattr(model, "optimizer", None)
-    inner = getattr(original, "inner_optimizer", original)
+    inner = optimizer_within(model)
     if not isinstance(inner, LayerwiseOptimizer):
         raise ValueError(
             "`find_learning_rate` needs a model that is compiled with an "
             "optimizer of keras_lanton. "
-            f"Received: optimizer={shown(original)}"
+            f"Received: optimizer={shown(getattr(model, 'optimizer', None))}"
         )
     trial = type(inner).from_config(
         {**inner.get_config(), "learning_rate": 0.0}
     )
-    weights = [ops.convert_to_numpy(v).copy() for v in model.variables]
-    model.optimizer = (
-        trial
-        if inner is original
-        else keras.optimizers.LossScaleOptimizer(trial)
-    )
-    model.train_function = None  # which has the optimizer in it
-    try:
+    with optimizer_in_place(model, trial):
         yield trial
-    finally:
-        model.optimizer, model.train_function = original, None
-        for variable, value in zip(model.variables, weights, strict=True):
-            variable.assign(value)
