@@ -29,15 +29,15 @@ def launch(file, *arguments, devices):
             JAX_PLATFORMS="cpu",
         ),
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,  # else it may stand within a line of results
         text=True,
     )
 
 
 def outcome(process):
     """What it printed last that is JSON, however much the backends print."""
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output[-3000:]
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, f"{output[-1000:]}\n{errors[-3000:]}"
     found = [line for line in output.splitlines() if line[:1] in ("{", "[")]
     return json.loads(found[-1])
 
