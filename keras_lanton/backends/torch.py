@@ -21,6 +21,9 @@ from keras_lanton.types import Tensor
 
 EAGER = True
 BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
+# Between these, the squares that make up a norm are finite and not zero in
+# float32.
+SAFE_NORMS = (1e-12, 1e18)
 SUMS_OVER_REPLICAS = False
 
 
@@ -170,10 +173,7 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
     """`functional.unit_norm`, on a CPU with one new tensor instead of four."""
     if X.device.type == "cpu":
         X = X.float()
-        # In float64 the squares of float32 entries are finite and not zero.
-        norms = torch.linalg.vector_norm(
-            X, dim=(-2, -1), keepdim=True, dtype=torch.float64
-        )
+        norms = _frobenius_norms(X)
         inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
         if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
             return X * inverse.float(), norms.float()
@@ -183,11 +183,24 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
 def frobenius_norm(X: Tensor) -> Tensor:
     """`functional.frobenius_norm`, on a CPU without a new tensor."""
     if X.device.type == "cpu" and X.dtype == torch.float32:
-        norms = torch.linalg.vector_norm(
-            X, dim=(-2, -1), keepdim=True, dtype=torch.float64
-        )
-        return norms.float()
+        return _frobenius_norms(X).float()
     return functional.frobenius_norm(X)
+
+
+def _frobenius_norms(X: Tensor) -> Tensor:
+    """Norms of matrices of float32 `(..., m, n)`: `(..., 1, 1)` float64.
+
+    The lines that lie in memory first: sums of so few squares are exact to
+    rounding in float32, and no copy in float64 is made.
+    """
+    norm = torch.linalg.vector_norm
+    line = -1 if X.stride(-1) <= X.stride(-2) else -2
+    lines = norm(X, dim=line, keepdim=True)
+    norms = norm(lines, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+    if bool(((norms > SAFE_NORMS[0]) & (norms < SAFE_NORMS[1])).all()):
+        return norms
+    # In float64 the squares of float32 entries are finite and not zero.
+    return norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float64)
 
 
 def shrunk_signs(
