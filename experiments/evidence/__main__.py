@@ -68,6 +68,11 @@ def parse(argv):
         help="folder with wiki.txt and sotu.txt, or .txt.gz, .txt.xz, and "
         "with fashion_mnist.npz, unless Keras shall download it",
     )
+    add(
+        "--question",
+        default="",
+        help="train only questions whose title has these words",
+    )
     add("--limit", type=positive(int), help="stop after so many runs")
     add("--workers", type=int, default=os.cpu_count(), help="runs at once")
     add(
@@ -82,6 +87,26 @@ def parse(argv):
     return parser.parse_args(argv)
 
 
+def chosen(words):
+    """Questions whose title has these words.
+
+    Raises:
+        SystemExit: If there is none.
+    """
+    found = [
+        question
+        for question in questions.QUESTIONS
+        if words.lower() in question.title.lower()
+    ]
+    if not found:
+        titles = "\n  ".join(q.title for q in questions.QUESTIONS)
+        raise SystemExit(
+            "--question must be words of one of these:\n"
+            f"  {titles}\nReceived: {words!r}"
+        )
+    return found
+
+
 def main(argv=None):
     args = parse(argv)
     if not args.report:
@@ -90,7 +115,7 @@ def main(argv=None):
         run = Runner(args)
         read = functools.partial(trials.read, folder=args.results)
         try:
-            for question in questions.QUESTIONS:
+            for question in chosen(args.question):
                 question.train(run, read)
         except Enough:
             print("As many runs as asked for; call again to go on.")

@@ -39,6 +39,9 @@ LANTON = {
     "weight_decay": 0.1,
     **ADAMW,
 }
+# Of the CNN: no decay at the start, as in airbench.
+IMAGES = {"weight_decay": 0.0, **ADAMW}
+IMAGE_LANTON = {"beta_1": 0.9, "nesterov": True, **IMAGES}
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
 # Of every run of Lanton whose settings do not name others.
 PRODUCTS = {"newton_schulz.coefficients": "jordan"}
@@ -110,7 +113,62 @@ CONTESTANTS = {
         "lanton_paper",
         {**PAPER, "noise": None},
     ),
+    # AdamW with other handicaps, or without them.
+    "adamw_unclipped": (
+        "AdamW",
+        "adamw",
+        {"beta_1": 0.9, "beta_2": 0.95, "weight_decay": 0.1},
+    ),
+    "adamw_tables": (
+        "AdamW, tables at a rate of their own",
+        "adamw_tables",
+        {
+            "beta_1": 0.9,
+            "beta_2": 0.95,
+            "weight_decay": 0.1,
+            "global_clipnorm": 1.0,
+            "table_factor": 4.0,
+        },
+    ),
+    # Of the CNN.
+    "cnn_sgd": (
+        "SGD with Nesterov momentum",
+        "sgd",
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0},
+    ),
+    "cnn_adamw": (
+        "AdamW",
+        "adamw",
+        {"beta_1": 0.9, "beta_2": 0.95, "weight_decay": 0.0},
+    ),
+    "cnn_d_muon": ("D-Muon", "d_muon", {"beta_1": 0.9, **IMAGES}),
+    "cnn_lanton": ("`Lanton()`", "lanton", {**IMAGE_LANTON, **SIGNAL}),
+    "cnn_control": (
+        "`Lanton(noise=None)`",
+        "lanton",
+        {**IMAGE_LANTON, "noise": None},
+    ),
 }
+
+
+@keras.saving.register_keras_serializable(package="experiments")
+class AdamWOfTables(keras.optimizers.AdamW):
+    """AdamW with a learning rate of its own for embeddings.
+
+    Args:
+        *args: As `keras.optimizers.AdamW`.
+        table_factor: The rate of embeddings over the learning rate.
+        **kwargs: As `keras.optimizers.AdamW`.
+    """
+
+    def __init__(self, *args, table_factor=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table_factor = table_factor
+
+    def update_step(self, gradient, variable, learning_rate):
+        if "embedding" in variable.path:
+            learning_rate = self.table_factor * learning_rate
+        super().update_step(gradient, variable, learning_rate)
 
 
 def make_optimizer(builder, learning_rate, options):
@@ -125,6 +183,8 @@ def make_optimizer(builder, learning_rate, options):
     options = dict(options)
     if builder == "keras_muon":
         return keras.optimizers.Muon(learning_rate, **options)
+    if builder == "adamw_tables":
+        return AdamWOfTables(learning_rate, **options)
     if builder == "lanton":
         options = {**PRODUCTS, **options}
     if "noise.measure" in options:

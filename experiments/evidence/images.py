@@ -20,6 +20,7 @@ from experiments.evidence.contestants import make_optimizer
 from experiments.evidence.training import means
 from experiments.evidence.training import values
 from experiments.evidence.training import with_rate
+from experiments.image_data import Images
 from experiments.image_data import normalize
 from experiments.image_data import training_batches
 
@@ -43,6 +44,15 @@ def load(folder):
         parts = [*train, *test]
     x_train, y_train, x_test, y_test = parts
     return normalize(x_train[..., None], y_train, x_test[..., None], y_test)
+
+
+HELD_OUT = 10_000  # images
+
+
+def held_out(images):
+    """The same, but the last training images take the place of test images."""
+    x, y = images.x_train, images.y_train
+    return Images(x[:-HELD_OUT], y[:-HELD_OUT], x[-HELD_OUT:], y[-HELD_OUT:])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +137,8 @@ class ImageLearner:
             cache: Folder that may have the images.
         """
         images = load(cache)
+        if trial.judged_by == "held_out":
+            images = held_out(images)
         started = time.perf_counter()
         per_epoch = len(images.x_train) // trial.batch_size
         steps = per_epoch * trial.epochs

@@ -10,12 +10,16 @@ from collections.abc import Callable
 
 from experiments.evidence import batch_sizes
 from experiments.evidence import fine_tuning
+from experiments.evidence import sizes
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.search import IMAGE_SPACES
 from experiments.evidence.search import SPACES
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
 from experiments.evidence.search import tune_rate
+from experiments.evidence.trials import FrozenTrial
 from experiments.evidence.trials import HalfTrial
+from experiments.evidence.trials import ShortTrial
 
 CHOOSING = (1, 2, 3)  # seeds of what is tried
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
@@ -58,8 +62,8 @@ class Table:
         if self.curve:
             needed += [t for _, t in self.curve_of(read)]
         return [
-            *self.undecided(read),
             *(trial for trial in needed if read(trial) is None),
+            *self.undecided(read),
         ]
 
     def curve_of(self, read):
@@ -73,6 +77,49 @@ class Table:
             for factor in CURVE
             if factor != 1.0
         ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageTable(Table):
+    """Optimizers of the CNN beside each other.
+
+    Args:
+        target: An accuracy; the table has the epochs until it.
+        **kwargs: As `Table`.
+    """
+
+    target: float = 0.93
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateTable:
+    """Losses by learning rate, with the best rate and the window of good ones.
+
+    Args:
+        caption: A line above it.
+        rows: Pairs of a label and a trial, whatever its rate.
+        rates: By label: the rates of the row.
+        seed: Of all runs.
+        of: What the rows are, at the head of their column.
+    """
+
+    caption: str
+    rows: tuple
+    rates: dict
+    seed: int = 1
+    of: str = ""
+
+    def trials(self, label, trial):
+        """The runs of a row."""
+        return [
+            dataclasses.replace(trial, learning_rate=rate, seed=self.seed)
+            for rate in self.rates[label]
+        ]
+
+    def wanted(self, read):
+        """The trials of the table that have no result yet."""
+        needed = [t for row in self.rows for t in self.trials(*row)]
+        return [t for t in dict.fromkeys(needed) if read(t) is None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -343,24 +390,53 @@ PRODUCTS = {
 }
 
 
-def others():
-    """Rows of AdamW and D-Muon around their best rates."""
+BY_INITIAL = {
+    "keras_hub": "initial weights of 0.02",
+    "scaled": "initial weights by width",
+}
+
+
+def adamws():
+    """Rows of AdamW without one or another possible handicap."""
     rows = [
-        (
-            f"AdamW, {rate:g}, {told}",
-            trial_of("adamw", rate, initial=initial),
-        )
-        for initial, told, rates in (
-            (
-                "keras_hub",
-                "initial weights of 0.02",
-                (2e-3, 4e-3, 8e-3, 1.6e-2),
-            ),
-            ("scaled", "initial weights by width", (2e-3, 4e-3, 8e-3)),
-        )
-        for rate in rates
+        (f"{rate:g}, {told}", trial_of("adamw", rate, initial=initial))
+        for initial, told in BY_INITIAL.items()
+        for rate in (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2)
+        if (initial, rate) != ("scaled", 3.2e-2)
     ]
     rows += [
+        (
+            f"{rate:g}, {told}, not clipped",
+            trial_of("adamw_unclipped", rate, initial=initial),
+        )
+        for initial, told in BY_INITIAL.items()
+        for rate in (4e-3, 8e-3)
+    ]
+    rows += [
+        (
+            f"{rate:g}, tables at {factor:g} times that, {BY_INITIAL[initial]}",
+            trial_of(
+                "adamw_tables",
+                rate,
+                {"table_factor": factor},
+                initial=initial,
+            ),
+        )
+        for initial, rate, factor in (
+            ("keras_hub", 4e-3, 4.0),
+            ("keras_hub", 2e-3, 8.0),
+            ("keras_hub", 4e-3, 0.25),
+            ("scaled", 2e-3, 4.0),
+            ("scaled", 1e-3, 8.0),
+            ("scaled", 4e-3, 0.25),
+        )
+    ]
+    return fixed(*rows)
+
+
+def others():
+    """Rows of D-Muon around its best rates."""
+    rows = [
         (
             f"D-Muon, {rate:g}, `weight_decay={decay:g}`",
             trial_of("d_muon", rate, {"weight_decay": decay}),
@@ -384,6 +460,140 @@ def by_products():
             for label, more in PRODUCTS.items()
         )
     )
+
+
+def rates_of(names, rates, options, **fields):
+    """Rows and rates of a `RateTable`.
+
+    Args:
+        names: Of `CONTESTANTS`.
+        rates: By name.
+        options: Of all of them.
+        **fields: Of the trials.
+    """
+    rows = tuple(
+        (CONTESTANTS[n][0], trial_of(n, rates[n][0], options[n], **fields))
+        for n in names
+    )
+    by_label = {CONTESTANTS[n][0]: rates[n] for n in names}
+    return {"rows": rows, "rates": by_label}
+
+
+LITTLE_DECAY = {"weight_decay": 0.03}
+WINDOWS = rates_of(
+    ("lanton_signal", "lanton_control", "d_muon"),
+    {
+        "lanton_signal": (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+        "lanton_control": (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+        "d_muon": (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+    },
+    {
+        "lanton_signal": LITTLE_DECAY,
+        "lanton_control": LITTLE_DECAY,
+        "d_muon": LITTLE_DECAY,
+    },
+)
+SIZES = ("XS", "S", "M", "L", "XL")
+
+
+def by_width(name, rates, options=(), names=SIZES):
+    """Rows and rates of a `RateTable` by width.
+
+    Args:
+        name: Of `CONTESTANTS`.
+        rates: Of all widths.
+        options: Of the optimizer, besides its own; or a function of the width.
+        names: Of the sizes.
+    """
+    rows = []
+    for size in names:
+        width = sizes.WIDTHS[size]
+        given = options(width) if callable(options) else options
+        trial = trial_of(
+            name, rates[0], given, kind=ShortTrial, size=size, text="wiki"
+        )
+        rows.append((str(width), trial))
+    return {
+        "rows": tuple(rows),
+        "rates": {label: rates for label, _ in rows},
+        "of": "width",
+    }
+
+
+def frozen():
+    """Rows of Lanton with measured and with constant noise."""
+    rate, options = AT_THEIR_BEST[16]
+    measured = trial_of("lanton_signal", rate, options)
+    return fixed(
+        ("noise as measured", measured),
+        *(
+            (
+                f"constant: the mean of {run}",
+                trial_of(
+                    "lanton_signal",
+                    rate,
+                    options,
+                    kind=FrozenTrial,
+                    other_seed=other,
+                ),
+            )
+            for run, other in (
+                ("the same run", False),
+                ("a run of another seed", True),
+            )
+        ),
+        (REFERENCE, trial_of("lanton_control", rate, options)),
+    )
+
+
+def by_caution():
+    """Rows of Lanton with cautious weight decay and without."""
+    rate, options = AT_THEIR_BEST[16]
+    return fixed(
+        *(
+            (
+                f"`cautious_weight_decay={cautious}`, {decay:g}",
+                trial_of(
+                    "lanton_signal",
+                    rate,
+                    {
+                        **options,
+                        "weight_decay": decay,
+                        **({"cautious_weight_decay": True} if cautious else {}),
+                    },
+                ),
+            )
+            for cautious, decay in (
+                (False, 0.03),
+                (True, 0.03),
+                (True, 0.06),
+            )
+        )
+    )
+
+
+# Of the models and lengths at which the rate alone is tuned again: what the
+# searches at S, 1x, found for the rest.
+FOUND = {
+    "lanton_signal": {"weight_decay": 0.03},
+    "lanton_control": {"weight_decay": 0.03},
+    "d_muon": {"weight_decay": 0.03},
+    "adamw_tables": {},
+}
+
+
+def elsewhere(rates, **fields):
+    """Rows of four contestants at given rates.
+
+    Args:
+        rates: By name.
+        **fields: Of the trials.
+    """
+    rows = []
+    for name, options in FOUND.items():
+        trial = trial_of(name, rates[name], options, **fields)
+        rows.append((CONTESTANTS[name][0], trial))
+    return fixed(*rows)
 
 
 STATE = {
@@ -453,13 +663,19 @@ def undecided(names, read, **fields):
     return [t for one in found if isinstance(one, list) for t in one]
 
 
-def finals(names, **fields):
-    """Rows of the tuned contestants on the text that tunes nothing."""
+def finals(names, fields=None, **changes):
+    """Rows of the tuned contestants on data that tune nothing.
+
+    Args:
+        names: Of `CONTESTANTS`.
+        fields: Of the trials that are searched.
+        **changes: Fields of the finals.
+    """
 
     def rows(read):
         return [
-            (label, dataclasses.replace(trial, text="sotu"))
-            for label, trial in tuned(names, read, **fields)
+            (label, dataclasses.replace(trial, **changes))
+            for label, trial in tuned(names, read, **(fields or {}))
         ]
 
     return rows
@@ -568,12 +784,24 @@ QUESTIONS = (
         ),
     ),
     Question(
-        title="How far behind are AdamW and D-Muon?",
+        title="What holds AdamW back?",
         text=(
-            "One seed, around the best rates, not tuned to the end. KerasHub "
-            "starts every kernel at a standard deviation of 0.02, which is a "
-            "sixth of `1 / sqrt(width)` at width 64; by width it is 0.07."
+            "One seed. KerasHub starts every kernel at a standard deviation "
+            "of 0.02, which is a sixth of `1 / sqrt(width)` at width 64; by "
+            "width it is 0.07. Gradients are clipped to a global norm of 1, "
+            "unless a row says otherwise."
         ),
+        tables=(
+            Table(
+                caption="AdamW, GPT-2, S, 16 blocks, 20 tokens per weight",
+                rows=adamws(),
+                seeds=(1,),
+            ),
+        ),
+    ),
+    Question(
+        title="How far behind is D-Muon?",
+        text="One seed, around the best rates.",
         tables=(
             Table(
                 caption="GPT-2, S, 16 blocks, 20 tokens per weight",
@@ -657,6 +885,48 @@ QUESTIONS = (
         ),
     ),
     Question(
+        title="Would constants do as well as measured noise?",
+        text=(
+            "The same runs with noise that is constant from the first step to "
+            "the last: the mean over time of what a run measured, for every "
+            "matrix, row and column."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight"
+                + told(AT_THEIR_BEST[16][1]),
+                rows=frozen(),
+                reference="noise as measured",
+            ),
+        ),
+    ),
+    Question(
+        title="Does cautious weight decay pay?",
+        text="`cautious_weight_decay` of `Lanton()`.",
+        tables=(
+            Table(
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                rows=by_caution(),
+                reference="`cautious_weight_decay=False`, 0.03",
+            ),
+        ),
+    ),
+    Question(
+        title="How wide is the window of good rates?",
+        text=(
+            "One seed. The best rate is the lowest point of a parabola "
+            "through the best three. The window is the highest rate over the "
+            "lowest whose loss is within 1 % of the best, by interpolation."
+        ),
+        tables=(
+            RateTable(
+                caption="GPT-2, S, 16 blocks, 20 tokens per weight, "
+                "`weight_decay=0.03`",
+                **WINDOWS,
+            ),
+        ),
+    ),
+    Question(
         title="Which optimizer ends lowest?",
         text=(
             "Each contestant at the best of its search, on a text that none "
@@ -665,12 +935,97 @@ QUESTIONS = (
         tables=(
             Table(
                 caption="GPT-2, S, 16 blocks, 20 tokens per weight",
-                rows=finals(SPACES),
+                rows=finals(SPACES, text="sotu"),
                 undecided=functools.partial(undecided, tuple(SPACES)),
                 seeds=REPORTING,
                 reference=REFERENCE,
                 curve=True,
             ),
+        ),
+    ),
+    Question(
+        title="Which optimizer trains a CNN best?",
+        text=(
+            "A narrow airbench network on Fashion-MNIST: 8 epochs of batches "
+            "of 500 images. Each contestant is tuned on 10,000 training "
+            "images that are held out, then trained on all training images "
+            "and tested on the test images."
+        ),
+        tables=(
+            ImageTable(
+                caption="Fashion-MNIST, 8 epochs",
+                rows=finals(
+                    IMAGE_SPACES, {"judged_by": "held_out"}, judged_by="test"
+                ),
+                undecided=functools.partial(
+                    undecided, tuple(IMAGE_SPACES), judged_by="held_out"
+                ),
+                seeds=REPORTING,
+                reference=REFERENCE,
+            ),
+        ),
+    ),
+    Question(
+        title="Does the best rate change with the width?",
+        text=(
+            "400 steps of 16 blocks at every width, one seed. The best rate "
+            "is the lowest point of a parabola through the best three."
+        ),
+        tables=tuple(
+            RateTable(
+                caption=f"{CONTESTANTS[name][0]}, GPT-2, 400 steps",
+                **by_width(name, rates, options),
+            )
+            for name, rates, options in (
+                (
+                    "lanton_signal",
+                    (0.0025, 0.005, 0.01, 0.02, 0.04),
+                    LITTLE_DECAY,
+                ),
+                ("d_muon", (0.0025, 0.005, 0.01, 0.02, 0.04), LITTLE_DECAY),
+                (
+                    "adamw_tables",
+                    (0.0005, 0.001, 0.002, 0.004, 0.008),
+                    {},
+                ),
+            )
+        ),
+    ),
+    Question(
+        title="Does it hold at other sizes and lengths?",
+        text=(
+            "Other arguments than the rate are those that were best for S at "
+            "20 tokens per weight."
+        ),
+        tables=tuple(
+            Table(
+                caption=f"GPT-2, {size}, 16 blocks, {length:g} tokens per "
+                "weight",
+                rows=elsewhere(rates, size=size, tokens_per_weight=length),
+                reference=REFERENCE,
+            )
+            for size, length, rates in (
+                (
+                    "M",
+                    FULL,
+                    {
+                        "lanton_signal": 2e-2,
+                        "lanton_control": 2e-2,
+                        "d_muon": 1e-2,
+                        "adamw_tables": 2e-3,
+                    },
+                ),
+                (
+                    "S",
+                    4 * FULL,
+                    {
+                        "lanton_signal": 1e-2,
+                        "lanton_control": 1e-2,
+                        "d_muon": 5e-3,
+                        "adamw_tables": 2e-3,
+                    },
+                ),
+            )
         ),
     ),
 )

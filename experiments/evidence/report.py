@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 
 from experiments.evidence import batch_sizes
@@ -11,6 +12,7 @@ from experiments.evidence import sizes
 from experiments.evidence import statistics
 from experiments.evidence import trials
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.paper.robustness import window
 
 PAGE = trials.ROOT / "docs" / "evidence.md"
 HEAD = """# Evidence
@@ -135,6 +137,107 @@ def answer(table, read):
 
 
 @answer.register
+def _(table: questions.ImageTable, read):
+    """Accuracies, and epochs until the target."""
+    lines, by_row = [], {}
+    for label, trial in table.rows(read):
+        found = {
+            seed: result
+            for seed in table.seeds
+            if (result := read(dataclasses.replace(trial, seed=seed)))
+        }
+        if found:
+            by_row[label] = (trial, found)
+    if not by_row:
+        return None
+    _, reference = by_row.get(table.reference, (None, {}))
+    for label, (trial, found) in by_row.items():
+        percent = {s: accuracy_of(result) for s, result in found.items()}
+        theirs = {s: accuracy_of(result) for s, result in reference.items()}
+        epochs = [
+            epochs_to(result, 100 * table.target) for result in found.values()
+        ]
+        lines.append(
+            [
+                label,
+                f"{trial.learning_rate:g}",
+                str(len(found)),
+                with_interval(list(percent.values()), 2),
+                difference(percent, theirs, label == table.reference, 2),
+                with_interval(epochs, 1)
+                if all(map(math.isfinite, epochs))
+                else f"{sum(map(math.isfinite, epochs))} of "
+                f"{len(epochs)} reach it",
+            ]
+        )
+    lines.sort(key=lambda line: line[3], reverse=True)
+    head = [
+        "",
+        "rate",
+        "seeds",
+        "accuracy, %",
+        "difference",
+        f"epochs to {100 * table.target:g} %",
+    ]
+    caption = f"{table.caption}. Reference: {table.reference}."
+    return f"{caption}\n\n{markdown_table(head, lines)}"
+
+
+def accuracy_of(result):
+    """The last accuracy, in percent."""
+    return 100 * result["accuracies"][-1]
+
+
+def epochs_to(result, percent):
+    """Epochs until an accuracy, by interpolation; infinite where none is."""
+    values = [0.0, *(100 * x for x in result["accuracies"])]
+    for epoch, (before, after) in enumerate(itertools.pairwise(values)):
+        if after >= percent:
+            return epoch + (percent - before) / (after - before)
+    return math.inf
+
+
+@answer.register
+def _(table: questions.RateTable, read):
+    """Losses by rate, the best rate and the window of good ones."""
+    rates = sorted({r for row in table.rates.values() for r in row})
+    lines = []
+    for label, trial in table.rows:
+        found = {
+            one.learning_rate: trials.loss_of(result)
+            for one in table.trials(label, trial)
+            if (result := read(one))
+        }
+        if not found:
+            continue
+        cells = [f"{found[r]:.4f}" if r in found else "" for r in rates]
+        lines.append([label, *cells, *best_and_window(found)])
+    if not lines:
+        return None
+    head = [table.of, *(f"{r:g}" for r in rates), "best rate", "window"]
+    return f"{table.caption}.\n\n{markdown_table(head, lines)}"
+
+
+def best_and_window(losses):
+    """The best rate and the window of good ones, as text.
+
+    Args:
+        losses: By rate.
+    """
+    finite = {r: x for r, x in sorted(losses.items()) if math.isfinite(x)}
+    if len(finite) < 3:
+        return ["", ""]
+    rates, values = list(finite), list(finite.values())
+    best = statistics.best_rate(rates, values)
+    limit = min(values) * 1.01
+    open_ended = values[0] <= limit or values[-1] <= limit
+    return [
+        "at the edge" if best is None else f"{best:.2g}",
+        f"{'at least ' if open_ended else ''}{window(rates, values):.1f}",
+    ]
+
+
+@answer.register
 def _(table: questions.FineTuningTable, read):
     """Each method at its best rate, then what other rates give."""
     lines, others = [], []
@@ -221,12 +324,12 @@ def learned(result):
     return new - result["loss"], result["old_loss"] - old
 
 
-def difference(found, reference, same):
+def difference(found, reference, same, digits=4):
     """Losses less those of the reference, with the interval."""
     shared = [s for s in found if s in reference]
     if same or not shared:
         return ""
-    return with_interval([found[s] - reference[s] for s in shared])
+    return with_interval([found[s] - reference[s] for s in shared], digits)
 
 
 def tokens(found, curves, same):
@@ -239,10 +342,10 @@ def tokens(found, curves, same):
     )
 
 
-def search_spaces():
+def search_spaces(spaces):
     """One line per contestant: what its search tries."""
     rows = []
-    for name, (rates, space) in search.SPACES.items():
+    for name, (rates, space) in spaces.items():
         tried = "; ".join(
             f"`{argument}` {', '.join(f'{v:g}' for v in values)}"
             for argument, values in space
@@ -252,10 +355,10 @@ def search_spaces():
     return markdown_table(["", "rates", "then, one by one"], rows)
 
 
-def searches(read, **fields):
+def searches(spaces, read, **fields):
     """One line per contestant: what its search found."""
     rows = []
-    for name in search.SPACES:
+    for name in spaces:
         found = search.tune(name, read, **fields)
         if isinstance(found, list):
             continue
@@ -312,10 +415,15 @@ def page(read, results):
         answers = [text for text in answers if text]
         if answers:
             parts += [f"## {question.title}", question.text, *answers]
-    parts += ["## How was each tuned?", SEARCH, search_spaces()]
-    found = searches(read)
-    if found:
-        parts += ["What the searches found, GPT-2, S, 16 blocks:", found]
+    parts += ["## How was each tuned?", SEARCH]
+    for what, spaces, fields in (
+        ("GPT-2, S, 16 blocks", search.SPACES, {}),
+        ("the CNN", search.IMAGE_SPACES, {"judged_by": "held_out"}),
+    ):
+        parts += [f"What is tried, {what}:", search_spaces(spaces)]
+        found = searches(spaces, read, **fields)
+        if found:
+            parts += [f"What the searches found, {what}:", found]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -14,7 +14,6 @@ from experiments.evidence.contestants import CONTESTANTS
 DECAYS = ("weight_decay", (0.03, 0.3))
 MOMENTA = ("beta_1", (0.9, 0.95, 0.98))
 AUXILIARY = ("auxiliary_adamw.lr_ratio", (0.25, 0.5))
-ADAMW_DECAYS = ("weight_decay", (0.03, 0.3))
 LANTON = (
     DECAYS,
     MOMENTA,
@@ -23,9 +22,14 @@ LANTON = (
 )
 PAPER = (DECAYS, MOMENTA, ("embedding_scale", (100.0, 200.0)))
 SPACES = {
-    "adamw": (
-        (4e-3, 8e-3, 1.6e-2),
-        (DECAYS, ("beta_2", (0.98, 0.99)), ("beta_1", (0.8, 0.95))),
+    "adamw_tables": (
+        (1e-3, 2e-3, 4e-3),
+        (
+            ("table_factor", (2.0, 8.0)),
+            DECAYS,
+            ("beta_2", (0.98,)),
+            ("beta_1", (0.8, 0.95)),
+        ),
     ),
     "keras_muon": (
         (5e-3, 1e-2, 2e-2),
@@ -50,21 +54,57 @@ SPACES = {
     "lanton_paper": ((5e-3, 1e-2, 2e-2), PAPER),
     "lanton_paper_control": ((5e-3, 1e-2, 2e-2), PAPER),
 }
+IMAGE_DECAYS = ("weight_decay", (0.01, 0.1))
+IMAGE_MOMENTA = ("beta_1", (0.6, 0.8, 0.95))
+IMAGE_SPACES = {
+    "cnn_sgd": (
+        (0.1, 0.2, 0.4),
+        (
+            ("weight_decay", (1e-3, 1e-2)),
+            ("momentum", (0.7, 0.8, 0.95)),
+            ("nesterov", (False,)),
+        ),
+    ),
+    "cnn_adamw": (
+        (4e-3, 8e-3, 1.6e-2),
+        (
+            IMAGE_DECAYS,
+            ("beta_2", (0.99, 0.999)),
+            ("beta_1", (0.8, 0.95)),
+        ),
+    ),
+    "cnn_d_muon": (
+        (1e-2, 2e-2, 4e-2),
+        (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
+    ),
+    "cnn_lanton": (
+        (1e-2, 2e-2, 4e-2),
+        (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
+    ),
+    "cnn_control": (
+        (1e-2, 2e-2, 4e-2),
+        (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
+    ),
+}
 LARGEST_GRID = 8  # rates, so that a search ends
 
 
-def trial_of(name, learning_rate, options=(), **changes):
+def trial_of(name, learning_rate, options=(), kind=None, **changes):
     """A contestant's run with its own options, and with changes.
 
     Args:
         name: Of `CONTESTANTS`.
         learning_rate: The peak rate.
         options: More options, by name.
-        **changes: Fields of `Trial`.
+        kind: Class of the run; None for `ImageTrial` of a contestant in
+            `IMAGE_SPACES`, and `Trial` of others.
+        **changes: Fields of the class.
     """
     _, optimizer, own = CONTESTANTS[name]
     merged = {**own, **dict(options)}
-    return trials.Trial(
+    if kind is None:
+        kind = trials.ImageTrial if name in IMAGE_SPACES else trials.Trial
+    return kind(
         optimizer=optimizer,
         learning_rate=learning_rate,
         options=tuple(sorted(merged.items())),
@@ -85,14 +125,14 @@ def tune(name, read, **changes):
     """One search, as far as there are results.
 
     Args:
-        name: Of `SPACES`.
+        name: Of `SPACES` or `IMAGE_SPACES`.
         read: Function of a trial: its result, or None.
-        **changes: Fields of `Trial`.
+        **changes: Fields of the trials.
 
     Returns:
         A `Tuned`, or else the list of trials that it needs next.
     """
-    rates, space = SPACES[name]
+    rates, space = {**SPACES, **IMAGE_SPACES}[name]
     wanted = [trial_of(name, rate, **changes) for rate in rates]
     found = tune_rate(wanted, read)
     for argument, values in space:

@@ -17,6 +17,24 @@ def interval(values):
     return mean, float(stats.t.ppf(0.975, count - 1) * error)
 
 
+def best_rate(rates, losses):
+    """The lowest point of a parabola through the best three rates.
+
+    Over the logarithm of the rate; None where the best is the first or the
+    last.
+
+    Args:
+        rates: Rising.
+        losses: Of runs at each of them.
+    """
+    best = int(np.argmin(losses))
+    if best in (0, len(rates) - 1):
+        return None
+    x = np.log(rates[best - 1 : best + 2])
+    a, b, _ = np.polyfit(x - x[1], losses[best - 1 : best + 2], 2)
+    return float(np.exp(x[1] - b / (2 * a)))
+
+
 def tokens_to_reach(loss, budgets, losses):
     """The budget that ends at `loss`, by interpolation.
 

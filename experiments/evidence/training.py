@@ -155,9 +155,7 @@ class Learner:
         """
         text = texts.load(trial.text, cache / texts.FOLDER)
         started = time.perf_counter()
-        steps = sizes.count_steps(
-            self.weights, trial.tokens_per_weight, trial.batch_size
-        )
+        steps = trial.count_steps(self.weights)
         state = self.start(make(trial, self.preset))
         state, curves = self.take_steps(state, text, trial, steps)
         loss = self.validation_loss(state, text)
@@ -195,12 +193,16 @@ class Learner:
             )
             losses.append(np.asarray(loss))
             ratios.append(self.ratios(state[2]))
+            self.after_chunk(state)
             if not np.isfinite(losses[-1]).all():
                 break  # nothing follows but more of the same
         return state, {
             "training_loss": means(np.concatenate(losses)),
             "ratios": mean_ratios(ratios),
         }
+
+    def after_chunk(self, state):
+        """What a subclass does with the state after each chunk of steps."""
 
     def ratios(self, slots):
         """Rate over base rate of each matrix by path, if noise is measured."""

@@ -77,6 +77,18 @@ class Trial(Run):
             initial="",
         )
 
+    def count_steps(self, weights):
+        """Steps of the run.
+
+        Args:
+            weights: Trained weights of the model, all of them.
+        """
+        from experiments.evidence import sizes
+
+        return sizes.count_steps(
+            weights, self.tokens_per_weight, self.batch_size
+        )
+
     def prepare(self, folder, cache):
         """Leave the text in `cache` as tokens.
 
@@ -110,6 +122,66 @@ class HalfTrial(Trial):
     def task(self):
         """The start of the name."""
         return f"{super().task}-{self.dtype}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShortTrial(Trial):
+    """A `Trial` of some steps, whatever the size of the model.
+
+    Args:
+        steps: A multiple of `sizes.CHUNK`.
+        **kwargs: As `Trial`.
+    """
+
+    steps: int = 400
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-{self.steps}-steps"
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(super().alike(), steps=0)
+
+    def count_steps(self, weights):
+        """Steps of the run."""
+        return self.steps
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrozenTrial(Trial):
+    """A `Trial` whose noise is constant: the mean over another run.
+
+    Args:
+        other_seed: Whether that run has another seed; all else is as here.
+        **kwargs: As `Trial`.
+    """
+
+    other_seed: bool = False
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-frozen"
+
+    def source(self):
+        """The run whose noise this one has."""
+        fields = {f.name: getattr(self, f.name) for f in FIELDS}
+        return Trial(**{**fields, "seed": self.seed + self.other_seed})
+
+    def alike(self):
+        """Equal for trials that share what is compiled."""
+        return dataclasses.replace(super().alike(), other_seed=False)
+
+    def learner(self):
+        """What trains this trial, and those alike."""
+        from experiments.evidence.frozen import FrozenLearner
+
+        return FrozenLearner(self)
+
+
+FIELDS = dataclasses.fields(Trial)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,6 +321,9 @@ class ImageTrial(Run):
         widths: Channels of the three groups of convolutions.
         batch_size: Images.
         epochs: How long it trains.
+        judged_by: Images of the result: `"test"`, or `"held_out"`, the last
+            10,000 of the training images, on which the run then does not
+            train.
         **kwargs: As `Run`.
     """
 
@@ -257,6 +332,7 @@ class ImageTrial(Run):
     widths: tuple = (8, 32, 32)
     batch_size: int = 500
     epochs: int = 8
+    judged_by: str = "test"
 
     @property
     def task(self):
@@ -265,7 +341,9 @@ class ImageTrial(Run):
 
     def alike(self):
         """Equal for trials that share what is compiled."""
-        return dataclasses.replace(self, learning_rate=0.0, seed=0, epochs=0)
+        return dataclasses.replace(
+            self, learning_rate=0.0, seed=0, epochs=0, judged_by=""
+        )
 
     def prepare(self, folder, cache):
         """Leave the images in `cache`, where the folder has them."""

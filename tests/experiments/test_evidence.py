@@ -282,6 +282,118 @@ def test_the_table_of_fine_tuning():
 
 
 @logic
+def test_the_table_of_rates():
+    bench = Bench()
+    trial = search.trial_of("d_muon", 0.01)
+    rates = {"D-Muon": (0.01, 0.02, 0.04), "high": (0.02, 0.04)}
+    table = questions.RateTable(
+        caption="GPT-2", rows=(("D-Muon", trial), ("high", trial)), rates=rates
+    )
+    assert report.answer(table, bench.read) is None
+    for one, value in zip(
+        table.wanted(bench.read), (3.01, 3.0, 3.2), strict=True
+    ):
+        bench.results[one.name] = make_result(one, value)
+    assert not table.wanted(bench.read)  # the second row has the same runs
+    text = report.answer(table, bench.read)
+    assert (
+        "| D-Muon | 3.0100 | 3.0000 | 3.2000 | 0.015 | at least 2.2 |" in text
+    )
+    assert "| high |  | 3.0000 | 3.2000 |  |  |" in text
+
+
+@logic
+def test_the_best_rate_is_that_of_a_parabola():
+    rates = [0.01, 0.02, 0.04]
+    losses = [np.log(rate / 0.025) ** 2 for rate in rates]
+    assert statistics.best_rate(rates, losses) == pytest.approx(0.025)
+    assert statistics.best_rate(rates[:2], losses[:2]) is None
+
+
+@logic
+def test_the_table_of_images():
+    bench = Bench()
+    trial = search.trial_of("cnn_sgd", 0.1)
+    other = search.trial_of("cnn_adamw", 0.01)
+    table = questions.ImageTable(
+        caption="Images",
+        rows=questions.fixed(("SGD", trial), ("AdamW", other)),
+        seeds=(1, 2),
+        reference="SGD",
+    )
+    accuracies = {trial: [0.9, 0.94], other: [0.8, 0.92]}
+    for one in table.wanted(bench.read):
+        result = make_result(one, 0.06)
+        like = dataclasses.replace(one, seed=1)
+        result["accuracies"] = accuracies[like]
+        bench.results[one.name] = result
+    text = report.answer(table, bench.read)
+    assert "| SGD | 0.1 | 2 | 94.00 ± 0.00 |  | 1.8 ± 0.0 |" in text
+    assert (
+        "| AdamW | 0.01 | 2 | 92.00 ± 0.00 | -2.00 ± 0.00 | 0 of 2 reach it |"
+        in text
+    )
+
+
+@logic
+def test_questions_are_chosen_by_words():
+    (found,) = evidence.chosen("holds adamw")
+    assert found.title == "What holds AdamW back?"
+    with pytest.raises(SystemExit, match="(?s)ends lowest.*\nReceived: 'sgd'"):
+        evidence.chosen("sgd")
+
+
+@logic
+def test_tables_may_have_a_rate_of_their_own():
+    table, kernel = (
+        keras.Variable(np.zeros((2, 2)), name=name)
+        for name in ("embeddings", "kernel")
+    )
+    optimizer = make_optimizer(
+        "adamw_tables", 0.01, {"table_factor": 4.0, "weight_decay": 0.0}
+    )
+    optimizer.build([table, kernel])
+    gradient = keras.ops.ones((2, 2))
+    optimizer.apply([gradient, gradient])
+    ratio = np.array(table.numpy() / kernel.numpy())
+    np.testing.assert_allclose(ratio, 4.0, rtol=1e-5)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+def test_frozen_noise(monkeypatch, tmp_path):
+    from experiments.evidence import frozen
+
+    make_small(monkeypatch)
+    write_text(tmp_path / "wiki.txt", "fox")
+    trial = search.trial_of(
+        "lanton_signal",
+        0.01,
+        kind=trials.FrozenTrial,
+        batch_size=1,
+        tokens_per_weight=0.05,
+        other_seed=True,
+    )
+    assert trial.source().seed == 2
+    result = result_of(trial, monkeypatch, tmp_path)
+    assert np.isfinite(result["loss"])
+    learner = pool.SHARED["learner"]
+    assert isinstance(learner.optimizer.noise, frozen.ConstantNoise)
+    # Neither the ratios nor what is measured changes on the way.
+    assert {spread for _, spread in result["ratios"].values()} == {0.0}
+    assert len({mean for mean, _ in result["ratios"].values()}) > 2
+
+
+@logic
+def test_a_short_trial_has_its_steps():
+    trial = search.trial_of("lanton", 0.01, kind=trials.ShortTrial, steps=300)
+    assert trial.count_steps(weights=10**9) == 300
+    whole = search.trial_of("lanton", 0.01)
+    assert whole.count_steps(weights=51_200) == 1000
+
+
+@logic
 def test_images_are_taken_from_the_folder_that_has_them(tmp_path):
     (tmp_path / "given").mkdir()
     (tmp_path / "given" / "fashion_mnist.npz").write_text("images")
