@@ -283,7 +283,8 @@ def describe(result):
     )
     return (
         f"`{result['command']}`: {result['device']}; {versions}; commit "
-        f"{result['commit']}; {settings}; {result['seconds']:.0f} s in all."
+        f"{result['commit']}. Settings: {settings}; "
+        f"{result['seconds']:.0f} s in all."
     )
 
 

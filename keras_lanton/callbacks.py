@@ -273,7 +273,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         whole.replace(path)
 
     def _passes(self, before: int, every: int | None) -> bool:
-        """Whether the last batches passed a multiple of `every`."""
+        """Returns whether the last batches passed a multiple of `every`."""
         return every is not None and self._batches // every > before // every
 
     def _take(self) -> None:

@@ -104,7 +104,7 @@ class Lanton(LMOOptimizer):
             precision are not lost. The same on every run.
         nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
             changes nothing but the iteration count and `skipped_steps`;
-            `"propagate"`: Keras' usual behaviour.
+            `"propagate"`: Keras' usual behavior.
         weight_decay: gamma, decoupled, at the base rate; None or at least 0.
         weight_decay_exclude: Regular expressions on the paths of variables
             that do not decay.
@@ -212,7 +212,7 @@ class Lanton(LMOOptimizer):
 
         References:
             arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters.
-            What they leave open: docs/deviations.md.
+            docs/deviations.md has what they leave open.
         """
         settings = dict(PAPER)
         adamw = kwargs.get("auxiliary_adamw")
@@ -228,8 +228,8 @@ class Lanton(LMOOptimizer):
         """Lanton for a model that is trained already, on other data.
 
         AdamW updates tables and heads, as it does gains and biases: signs
-        would change all rows of a table by the same amount. There is no weight
-        decay, which pulls to zero and not to the pretrained weights. This
+        would change all rows of a table by the same amount. No weight decays:
+        decay pulls to zero and not to the pretrained weights. This
         forgets less than `Lanton()` where both learn as much
         (docs/evidence.md).
 

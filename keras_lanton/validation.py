@@ -38,7 +38,7 @@ def check_choice(
 def is_number(
     value: Any, allowed: Callable[[float], bool], *, integer: bool = False
 ) -> bool:
-    """Whether a value is a number in its interval that float32 holds."""
+    """Returns whether a value is a number that is allowed and fits float32."""
     if isinstance(value, (bool, np.bool_)):
         return False
     if integer:

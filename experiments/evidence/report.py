@@ -420,10 +420,10 @@ def page(read, results):
         ("GPT-2, S, 16 blocks", search.SPACES, {}),
         ("the CNN", search.IMAGE_SPACES, {"judged_by": "held_out"}),
     ):
-        parts += [f"What is tried, {what}:", search_spaces(spaces)]
+        parts += [f"The searches try, {what}:", search_spaces(spaces)]
         found = searches(spaces, read, **fields)
         if found:
-            parts += [f"What the searches found, {what}:", found]
+            parts += [f"The searches found, {what}:", found]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

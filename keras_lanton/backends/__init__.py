@@ -1,15 +1,20 @@
 """Everything that differs between the backends: one module each.
 
 Only the module of the backend that Keras runs on is imported. All modules have
-the same names: control flow (`is_compiled`, `cond`, `replace_if`, `switch`,
-`each`), values that decide what is done (`to_host`, `on_host`, `unpack`), work
-on many tensors (`pieces`, `lerp`, `lerp_`, `scale_`, `update_`, `abs_sums`,
-`bitcast`), on matrices (`unit_norm`, `frobenius_norm`, `shrunk_signs`,
-`add_products`, `gpu_product`), on several devices (`devices`, `layouts`,
-`laid_out`, `share_out`, `replicas`), the device's abilities (`device`,
-`list_devices`, `tensorfloat32`, `full_precision`), `dense`, `no_grad`, `eager`,
-`value_of`, `EAGER`, `SUMS_OVER_REPLICAS` and the mixin `OptimizerHooks`, which
-leads Keras' per-backend calls to the base class' `update_variables`.
+the same names:
+
+- control flow: `is_compiled`, `cond`, `replace_if`, `switch`, `each`;
+- values that decide what is done: `to_host`, `on_host`, `unpack`;
+- work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `update_`,
+  `abs_sums`, `bitcast`;
+- on matrices: `unit_norm`, `frobenius_norm`, `shrunk_signs`, `add_products`,
+  `gpu_product`;
+- on several devices: `devices`, `layouts`, `laid_out`, `share_out`, `replicas`;
+- the device's abilities: `device`, `list_devices`, `tensorfloat32`,
+  `full_precision`;
+- `dense`, `no_grad`, `eager`, `value_of`, `EAGER`, `SUMS_OVER_REPLICAS`;
+- the mixin `OptimizerHooks`, which leads Keras' per-backend calls to the base
+  class' `update_variables`.
 
 A function whose name ends in `_` may overwrite its first argument.
 """
@@ -68,5 +73,5 @@ def use_gpu_kernels(enabled: bool = True) -> None:
 
 
 def uses_gpu_kernels() -> bool:
-    """Whether `use_gpu_kernels` turned them on."""
+    """Returns whether `use_gpu_kernels` turned them on."""
     return _settings["gpu_kernels"]

@@ -37,7 +37,7 @@ class Devices:
 
 
 def reduces(count: int, devices: int) -> bool:
-    """Whether results of a few devices go to all by an all-reduce.
+    """Returns whether results of a few devices go to all by an all-reduce.
 
     An all-gather moves one result for every device, also for those that have
     none; an all-reduce moves each result twice.
@@ -67,7 +67,7 @@ def devices(variables: Sequence[Any], wanted: bool | None) -> None:
 
 
 def half_is_faster() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices faster than float32.
+    """Returns whether the CPU multiplies bfloat16 faster than float32.
 
     Not where XLA multiplies them: with AVX512_BF16 Newton-Schulz took 1.0 to
     1.5 times as long on JAX (benchmarks/polar.py).

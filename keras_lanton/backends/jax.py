@@ -46,7 +46,7 @@ def cond(
 
 
 def is_compiled(tensor: Tensor) -> bool:
-    """Whether a tensor is part of a program that is being traced."""
+    """Returns whether a tensor is part of a program that is being traced."""
     return isinstance(tensor, jax.core.Tracer)
 
 
@@ -296,7 +296,7 @@ def replicas() -> int:
 
 
 def tensorfloat32() -> bool:
-    """Whether float32 products may be rounded to TensorFloat-32."""
+    """Returns whether float32 products may be rounded to TensorFloat-32."""
     precision = jax.config.jax_default_matmul_precision
     return precision not in ("highest", "float32")
 
@@ -325,7 +325,7 @@ class OptimizerHooks:
     micro_steps: Any
 
     def _is_update_step(self) -> Tensor | None:
-        """Whether an accumulation window closes here; None if always.
+        """Returns whether an accumulation window closes here; None if always.
 
         Keras runs the update on every micro-step on JAX and rolls it back,
         so it is the joint update that has to leave its work undone.

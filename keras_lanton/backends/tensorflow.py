@@ -114,7 +114,7 @@ def replicas() -> int:
 
 
 def tensorfloat32() -> bool:
-    """Whether float32 products may be rounded to TensorFloat-32."""
+    """Returns whether float32 products may be rounded to TensorFloat-32."""
     enabled: bool = tf.config.experimental.tensor_float_32_execution_enabled()
     return enabled
 

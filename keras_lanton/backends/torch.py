@@ -352,7 +352,7 @@ def replicas() -> int:
 
 
 def tensorfloat32() -> bool:
-    """Whether float32 products may be rounded to TensorFloat-32."""
+    """Returns whether float32 products may be rounded to TensorFloat-32."""
     return bool(torch.get_float32_matmul_precision() != "highest")
 
 

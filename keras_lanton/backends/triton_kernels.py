@@ -115,7 +115,7 @@ INTERPRETED = triton is not None and not isinstance(
 
 
 def available(x: Tensor) -> bool:
-    """Whether the kernel can run on tensors like `x`.
+    """Returns whether the kernel can run on tensors like `x`.
 
     Args:
         x: Tensor of any shape and dtype.

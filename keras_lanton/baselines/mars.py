@@ -135,7 +135,7 @@ class Mars(ElementwiseOptimizer):
         )
 
     def _is_matrix(self) -> np.ndarray:
-        """Whether a variable's gradient is corrected, `(variables,)` bool."""
+        """True for variables whose gradient is corrected, `(variables,)`."""
         roles = [spec.role for spec in self._layout.specs]
         return np.isin(roles, MATRICES) | (self.auxiliary_adamw is None)
 

@@ -117,9 +117,10 @@ class NoiseAdaptiveRate(Part):
         estimator: Nuclear norm of the hidden samples: `"lanczos"` (sketch and
             stochastic Lanczos quadrature, within a few percent),
             `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's rows),
-            `"svd"` (exact), `"randomized_svd"` (the paper's) or `"auto"`:
-            `"lanczos"` on a CPU; on a GPU or TPU `<D, polar(D)>` by five
-            rows, which needs neither QR nor eigenvalues.
+            `"svd"` (exact), `"randomized_svd"` (the paper's) or `"auto"`.
+            `"auto"` is `"lanczos"` on a CPU. On a GPU or TPU it is
+            `<D, polar(D)>` by five rows, which needs neither QR nor
+            eigenvalues.
         rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
         power_iterations: Power iterations of `"randomized_svd"`, at least 0.
             Defaults to 2.

@@ -98,8 +98,8 @@ def layer_ratio(
 def momentum_variance(beta_1: float, nesterov: bool) -> float:
     """Variance of the momentum's noise over that of one gradient.
 
-    Of B = (1 - b1) sum of b1^k G_{t-k}, or b1 B + (1 - b1) G_t, after many
-    steps of independent noise.
+    The momentum is B = (1 - b1) sum of b1^k G_{t-k}, or b1 B + (1 - b1) G_t,
+    after many steps of independent noise.
 
     Args:
         beta_1: Decay of the momentum, in [0, 1).

@@ -273,7 +273,7 @@ class Lines:
 def lines_of(
     stack: Stack, matrices: np.ndarray, placement: Placement
 ) -> Lines | None:
-    """Where the state has a stack's lines; None where it has none.
+    """Finds a stack's lines in the state; None where it has none.
 
     Args:
         stack: A stack.

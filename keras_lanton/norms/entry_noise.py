@@ -1,6 +1,6 @@
 """Noise of the entries of matrices, factored by row and column.
 
-The standard deviation of entry (i, j) is taken as r_i c_j / m: r_i is the root
+The standard deviation of entry (i, j) is taken as r_i c_j / m. r_i is the root
 mean square of the noise over row i, c_j that over column j, and m that over
 all of the matrix. As Adafactor factors second moments: m rows and n columns
 are kept in place of m n entries.

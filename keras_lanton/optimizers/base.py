@@ -330,7 +330,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         return self._sources.decide(keys, variables)
 
     def _decide_decay(self, variables: Sequence[Any]) -> list[bool]:
-        """Whether weight decay applies to each variable."""
+        """Returns whether weight decay applies to each variable."""
         patterns = self._weight_decay_exclude or ()
         found = _matching("weight_decay_exclude", patterns, variables)
         return [
@@ -663,7 +663,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         }
 
     def _runs(self, finite: Tensor) -> Tensor | None:
-        """Whether the step is taken, a boolean scalar; None if always."""
+        """Returns whether the step is taken, as a scalar; None if always."""
         closes_window = self._is_update_step()
         if self.nonfinite == "propagate":
             return closes_window

@@ -1,4 +1,4 @@
-"""Where this package meets Keras' optimizers: private names, or public ones.
+"""The hooks into Keras' optimizers: private names, or public ones.
 
 `PrivateHooks` overrides and reads methods that are private in Keras. They have
 been the same from 3.10 to 3.16: tests/keras/test_contract.py says which one
@@ -53,7 +53,7 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
         return float(self.weight_decay or 0.0)
 
     def _key_of(self, variable: Any) -> Any:
-        """What identifies a variable.
+        """The key that identifies a variable.
 
         Args:
             variable: Of Keras, or the backend's.
@@ -78,7 +78,7 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
         self._check_variables_are_known(variables)
 
     def _may_decay(self, variable: Any) -> bool:
-        """Whether `exclude_from_weight_decay` left a variable in.
+        """Returns whether `exclude_from_weight_decay` left a variable in.
 
         Args:
             variable: Of Keras.
@@ -147,7 +147,7 @@ class PublicHooks:
         super().build(variables)  # type: ignore[misc]
 
     def _key_of(self, variable: Any) -> Any:
-        """What identifies a variable.
+        """The key that identifies a variable.
 
         Args:
             variable: Of Keras.
@@ -191,7 +191,7 @@ class PublicHooks:
         super().exclude_from_weight_decay(var_list, var_names)  # type: ignore[misc]
 
     def _may_decay(self, variable: Any) -> bool:
-        """Whether `exclude_from_weight_decay` left a variable in.
+        """Returns whether `exclude_from_weight_decay` left a variable in.
 
         Args:
             variable: Of Keras.

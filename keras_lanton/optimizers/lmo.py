@@ -295,10 +295,10 @@ class LMOOptimizer(LayerwiseOptimizer):
             X: Weights, likewise; may be overwritten.
             state: `"momentum"`, `"last_step"`; with int8
                 `"momentum_scale"`; with AdamW `"velocity"` (of
-                its variables); with noise `"noise"`, `"measurements"`,
+                its variables). With noise `"noise"`, `"measurements"`,
                 `"line_noise"` (if rows and columns are measured) and, by its
                 reference, `"previous_gradient"` (one chunk per group) or
-                `"gradient_difference"`; may be overwritten.
+                `"gradient_difference"`. May be overwritten.
             active: Which variables have a gradient, `(variables,)` bool.
             eta: Learning rate, float32 scalar.
             t: Number of this step, int32 scalar, from 1.
@@ -585,10 +585,12 @@ class LMOOptimizer(LayerwiseOptimizer):
         Returns:
             For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
             the units of the dual norm; `"ratio"`, the matrix' rate over the
-            base rate; `"learning_rate"`, their product in the last step (in
-            the first one, before it). Variables that AdamW updates have noise
-            0 and ratio 1: theirs is not measured. A path that occurs twice has
-            its position in `updated_specs` appended.
+            base rate; `"learning_rate"`, the matrix' rate. That is the rate in
+            the last step, or before any step in the first one.
+
+            Variables that AdamW updates have noise 0 and ratio 1: theirs is
+            not measured. A path that occurs twice has its position in
+            `updated_specs` appended.
 
         Raises:
             ValueError: Before the optimizer is built, or without `noise`.

@@ -35,8 +35,8 @@ class Momentum:
     """Reads the momentum from the state, and writes it to it.
 
     In int8 a block of entries b has a scale s = max |b| / 127 in float32, and
-    its entries are b / s, rounded stochastically: as 0.9 b + 0.1 g is rounded
-    on every step, to the nearest would lose what is small for good.
+    its entries are b / s, rounded stochastically. Every step rounds
+    0.9 b + 0.1 g; to the nearest, it would lose small changes for good.
 
     Args:
         blocks: Block length of each variable in int8; None of the others.
@@ -78,7 +78,7 @@ class Momentum:
     def write(
         self, B: Sequence[Tensor], state: State, c: Sequence[Any], t: Tensor
     ) -> State:
-        """What changes of the state.
+        """The part of the state that changes.
 
         Args:
             B: The momentum after a step.

@@ -51,7 +51,7 @@ def random_bits(shape: tuple[int, ...], *, t: Tensor, number: int) -> Tensor:
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Each bit depends on all: shifts, exclusive ors and products."""
+    """Makes each bit depend on all, by shifts, XOR and products."""
     for shift, factor in MIX:
         x = _shifted_xor(x, shift) * signed(factor)
     return _shifted_xor(x, 16)

@@ -58,7 +58,7 @@ class StateVariables:
         }
 
     def holds(self, variable: Any, *, without: str = "") -> bool:
-        """Whether a variable is part of this state.
+        """Returns whether a variable is part of this state.
 
         Args:
             variable: The variable.

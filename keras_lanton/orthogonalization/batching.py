@@ -91,7 +91,7 @@ def stack_size(
 
 
 def is_gathered_whole(stack: Stack) -> bool:
-    """Whether a whole stack is gathered as fast as a chosen part of it.
+    """Returns whether a whole stack is gathered as fast as a chosen part of it.
 
     Args:
         stack: The stack.

@@ -29,10 +29,11 @@ def working_dtype(dtype: str, side: int) -> str:
     """The dtype of the products of Newton-Schulz.
 
     Args:
-        dtype: A float dtype, or `"auto"`: float16 on a GPU (eight times finer
-            than bfloat16, and X is normalized before); bfloat16 on a TPU,
-            which has no float16, and on a CPU that multiplies it faster, from
-            a short side of 256 on; else float32.
+        dtype: A float dtype, or `"auto"`. That is float16 on a GPU: eight
+            times finer than bfloat16, and X is normalized before. It is
+            bfloat16 on a TPU, which has no float16, and on a CPU that
+            multiplies it faster, from a short side of 256 on. Else it is
+            float32.
         side: The short side of the matrices.
 
     Returns:
@@ -127,10 +128,13 @@ def cheapest_form(
 def crossover(share: float) -> float:
     """Aspect ratio r from which the Gram form has less to multiply.
 
-    With symmetric products at a share c of dense ones, T rows and k restarts
-    the standard form costs T (2 c r + 2 c + 2 r), the Gram form
-    (1 + k) (2 c r + 2 r) + (8 T - 6 - 6 k) c, in units of the short side
-    cubed: equal at r = 3 c / (1 + c), for any T and k. Without squares, as
+    With symmetric products at a share c of dense ones, T rows and k restarts,
+    in units of the short side cubed, the forms cost
+
+        T (2 c r + 2 c + 2 r)                              standard
+        (1 + k) (2 c r + 2 r) + (8 T - 6 - 6 k) c          Gram
+
+    They are equal at r = 3 c / (1 + c), for any T and k. Without squares, as
     with cubic rows, both cost 2 c T less: they are equal at the same r.
 
     Args:

@@ -150,10 +150,11 @@ class NewtonSchulz(Part):
         coefficients: `"cubic"`, `"jordan"`, `"you"`, `"polar_express"` or
             rows `(a, b, c)`; the last row is repeated up to `steps`. A row
             with c = 0, as all of `"cubic"`, takes two products, not three.
-        dtype: Dtype of the products: `"float32"`, `"float16"`, `"bfloat16"`,
-            or `"auto"`: float16 on a GPU; bfloat16 on a TPU, and on a CPU
-            where PyTorch multiplies it faster (AVX512_BF16, AMX), from a short
-            side of 256 on; else float32. Matrices are normalized in float32
+        dtype: Dtype of the products: `"float32"`, `"float16"`, `"bfloat16"`
+            or `"auto"`. `"auto"` is float16 on a GPU and bfloat16 on a TPU.
+            On a CPU it is bfloat16 where PyTorch multiplies it faster
+            (AVX512_BF16, AMX), from a short side of 256 on, else float32.
+            Matrices are normalized in float32
             before.
         max_temporary_bytes: Matrices of equal view are orthogonalized
             together as far as their temporaries fit into this, at least one

@@ -47,10 +47,11 @@ def explain(
 ) -> None:
     """Explains in words how the optimizer will update a model.
 
-    Before training, and without making any state: the role of every variable,
-    the size of its updates, the noise that is measured, and what looks
-    suspicious: views that are guesses, a head that is treated as hidden, a
-    kernel that holds queries, keys and values, an unusual learning rate.
+    It does so before training, and makes no state. It names the role of every
+    variable, the size of its updates, and the noise that is measured. It warns
+    of what looks suspicious: views that are guesses, a head that is treated as
+    hidden, a kernel that holds queries, keys and values, an unusual learning
+    rate.
 
     Args:
         model: A built model.
@@ -195,7 +196,7 @@ REFERENCES = {
 
 
 def _slowed(rate: NoiseAdaptiveRate) -> str:
-    """What the noise of whole matrices does to their rates."""
+    """Says what the noise of whole matrices does to their rates."""
     if rate.alpha is None:
         return "All matrices have the base rate."
     group = "role"
@@ -269,7 +270,7 @@ def _fine_tuning(
     rate: float,
     adamw: float | None,
 ) -> Iterator[str]:
-    """What is set for pretraining, on a model that seems to be trained."""
+    """Settings for pretraining, on a model that seems to be trained."""
     if any(spec.path.split("/")[-1].startswith("lora_") for spec in specs):
         if rate < LORA_RATE:
             yield (

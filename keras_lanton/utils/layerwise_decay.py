@@ -15,9 +15,9 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     """Rate multipliers that fall by a factor from block to block.
 
     For fine-tuning, as with BERT: the last block has `factor` times the rate,
-    the one before `factor` squared, and so on; what comes before the first
-    block, such as embeddings, has one factor more than that. What comes after
-    the last block has the rate itself. Blocks are layers whose names differ by
+    the one before `factor` squared, and so on. Layers before the first block,
+    such as embeddings, have one factor more than that. Layers after the last
+    block have the rate itself. Blocks are layers whose names differ by
     a number at the end, as `transformer_layer_0`, `transformer_layer_1`.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, and markers
+# Okabe and Ito's colors, which color-blind readers tell apart, and markers
 # for those who see none.
 STYLES = (
     ("#0072B2", "o"),
@@ -91,25 +91,25 @@ def draw_bands(
     names: dict[str, str],
     band: Band,
 ) -> None:
-    """Of each kind of column a line and a band; a kind has its own style.
+    """Draws a line and a band for each kind of column, in its own style.
 
     Zeros, which stand for what was not measured yet, are left out.
     """
     values = np.where(values > 0, values, np.nan)
-    for name, mine, colour, marker in of_each_kind(values, kinds, names):
+    for name, mine, color, marker in of_each_kind(values, kinds, names):
         known = ~np.isnan(mine).all(1)
         middle, low, high = band(mine[known])
         axes.plot(
             steps[known],
             middle,
-            color=colour,
+            color=color,
             marker=marker,
             markersize=4,
             markevery=max(1, len(steps) // 12),
             label=f"{name} ({mine.shape[1]})",
         )
         axes.fill_between(
-            steps[known], low, high, color=colour, alpha=0.2, linewidth=0
+            steps[known], low, high, color=color, alpha=0.2, linewidth=0
         )
     axes.set_xlabel("step")
     axes.grid(alpha=0.3)
@@ -124,15 +124,15 @@ def draw_range(
     names: dict[str, str],
 ) -> None:
     """Dotted lines at the least and the largest of each kind of column."""
-    for _, mine, colour, _ in of_each_kind(values, kinds, names):
+    for _, mine, color, _ in of_each_kind(values, kinds, names):
         for line in (mine.min(1), mine.max(1)):
-            axes.plot(steps, line, color=colour, linestyle=":", linewidth=1)
+            axes.plot(steps, line, color=color, linestyle=":", linewidth=1)
 
 
 def of_each_kind(
     values: np.ndarray, kinds: Sequence[str], names: dict[str, str]
 ) -> Iterator[tuple[str, np.ndarray, str, str]]:
-    """Name, columns, colour and marker of each kind that there is."""
+    """Name, columns, color and marker of each kind that there is."""
     for (kind, name), style in zip(names.items(), STYLES, strict=False):
         mine = values[:, np.array(kinds) == kind]
         if mine.shape[1]:

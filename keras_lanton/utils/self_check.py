@@ -96,7 +96,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether they agree; with NaN they do not."""
+        """True if they agree; with NaN they do not."""
         return self.error <= self.allowed
 
 

@@ -4,10 +4,10 @@ The layers know what paths cannot tell: the equation of an `EinsumDense`, the
 groups of a convolution. Where a variable's layer is unknown, `from_paths`
 answers; where that cannot, the view is a guess, and `read_model` warns.
 
-Private names of Keras used here, and nowhere else in this room:
-`Layer._flatten_layers()` (all sublayers, which `Model.layers` does not reach)
-and `Layer._trainable_variables` (a layer's own weights, without those of its
-sublayers, also while the layer is frozen).
+Two private names of Keras are used here, and nowhere else in this room.
+`Layer._flatten_layers()` has all sublayers, which `Model.layers` does not
+reach. `Layer._trainable_variables` has a layer's own weights, without those of
+its sublayers, also while the layer is frozen.
 """
 
 import collections

@@ -261,9 +261,9 @@ def find_heads(
     """Indices of the kernels (width, vocab) with a table (vocab, width).
 
     A telling name decides. Without one, a head is a kernel whose output no
-    other kernel takes in: it comes after all kernels of `vocab` rows, and
-    none of them is in its own block (a feedforward layer may be as wide as
-    the vocabulary).
+    other kernel takes in. It comes after all kernels of `vocab` rows, and
+    none of them is in its own block: a feedforward layer may be as wide as
+    the vocabulary.
     """
     dense = [siblings.members[index] for index in kernels]
     paths = [member.parent.split("/") for member in siblings.members]

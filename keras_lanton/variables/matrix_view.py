@@ -80,7 +80,7 @@ class MatrixView:
 
     @property
     def lies_transposed(self) -> bool:
-        """Whether the tensor has the matrices as (d_out, d_in), row by row."""
+        """True if the tensor has the matrices as (d_out, d_in), row by row."""
         return (
             self.output_blocks == 1
             and bool(self.input_axes)

@@ -93,7 +93,7 @@ class Siblings:
     def in_block(
         self, variable: NamedVariable, subject: re.Pattern[str]
     ) -> NamedVariable | None:
-        """The same variable of the neighbour layer with such a name."""
+        """The same variable of the neighbor layer with such a name."""
         found = [
             member
             for member in self._blocks[variable.block]

@@ -1,9 +1,9 @@
 """Matrices of equal view as one stack, whatever variables they come from.
 
 Hidden matrices are laid down with their short side first, so that a kernel
-(768, 3072) and one of (3072, 768) are in the same stack; others as they lie in
-memory, since a table's columns are far from each other there. A stack can be
-cut into smaller ones, so that what is made of it fits into memory.
+(768, 3072) and one of (3072, 768) are in the same stack. Others are laid down
+as they lie in memory, since a table's columns are far from each other there. A
+stack can be cut into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class StackPart:
 
     @property
     def transposed(self) -> bool:
-        """Whether the matrices are transposed in the stack."""
+        """True if the matrices are transposed in the stack."""
         return is_transposed(self.spec)
 
     def matrices(self, tensor: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class StackPart:
 
 
 def is_transposed(spec: VariableSpec) -> bool:
-    """Whether a variable's matrices are transposed in their stack.
+    """Returns whether a variable's matrices are transposed in their stack.
 
     Args:
         spec: The variable's spec.

@@ -21,9 +21,10 @@ PRESENT_NAMES = {
 def defaults(result, pictures):
     parts = [
         "One change to Lanton's defaults at a time, and other optimizers, on a "
-        "text that the other experiments do not use (prose of the English "
-        "Wikipedia of 2006); validation losses of two seeds at two base rates, "
-        "and the better mean. The defaults were chosen on this text."
+        "text that the other experiments do not use: prose of the English "
+        "Wikipedia of 2006. The tables have validation losses of two seeds at "
+        "two base rates, and the better mean. The defaults were chosen on this "
+        "text."
     ]
     for task, found in result.items():
         parts += [f"**{TASKS[task]}**", cases_table(found)]
@@ -53,7 +54,7 @@ def best_mean(one):
 def width(result, pictures):
     parts = [
         "The Llama of two widths, on the same text; losses as in section 13. "
-        "What is best grows with the width; the default is 200, the paper's, "
+        "The best scale grows with the width; the default is 200, the paper's, "
         "for widths from 768, is 300."
     ]
     for found in result.values():

@@ -121,6 +121,7 @@ def bounds(result, pictures):
     return [
         "```\n" + theory.table(result).strip() + "\n```",
         "![Bounds of the lemmas and rates of convergence](paper/theory.png)",
-        "What is tested, and what of it was derived here because the paper's "
-        "proofs were not at hand: the head of `experiments/paper/theory.py`.",
+        "The head of `experiments/paper/theory.py` says what is tested, and "
+        "what of it was derived here because the paper's proofs were not at "
+        "hand.",
     ]
