@@ -27,9 +27,10 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help evidence paper paper-defaults demo demo-llama sweep sweep-all environment test test-newest \
-  test-oldest test-public test-nightly test-all faults bench bench-loss bench-gpu docs docs-serve lint \
-  format package clean
+.PHONY: help evidence paper paper-defaults demo demo-llama sweep sweep-all \
+  environment test test-newest test-oldest test-public test-nightly test-all \
+  faults bench bench-loss bench-gpu docs docs-serve lint format \
+  package clean
 
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
@@ -194,11 +195,13 @@ docs: $(DOCS_VENV)/ready
 docs-serve: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
 
-## lint         ruff and mypy
+## lint         ruff, mypy; words, sentences and links of the documents
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python tools/check_prose.py
+	$(VENV)/bin/md-dead-link-check
 
 ## format       what lint asks for
 format: $(VENV)/ready
