@@ -27,7 +27,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help evidence paper paper-defaults demo demo-llama sweep sweep-all \
+.PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-public test-nightly test-all \
   faults bench bench-loss bench-gpu docs docs-serve lint format \
   package clean
@@ -58,6 +58,10 @@ sweep-all: $(DEMO_VENV)/ready
 paper: $(VENV)/ready
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
+
+## pictures     the pictures of docs/how_it_works.md, a minute
+pictures: $(VENV)/ready
+	$(ON_JAX) $(VENV)/bin/python -m experiments.pictures
 
 # TEXT: files of text other than those that the experiments train on.
 ## paper-defaults  what each of Lanton's defaults does: make ... TEXT="a.txt"
