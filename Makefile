@@ -29,7 +29,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-public test-nightly test-all \
-  faults bench bench-loss bench-gpu docs docs-serve lint format \
+  faults bench bench-loss bench-gpu docs docs-browse docs-serve lint format \
   package clean
 
 help:
@@ -195,6 +195,11 @@ bench-gpu:
 docs: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
+CHROMIUM = chromium
+## docs-browse  the same, then Chromium walks it; pictures in runs/site/
+docs-browse: docs $(DOCS_VENV)/browse
+	$(DOCS_VENV)/bin/python tools/browse_docs.py --chromium $(CHROMIUM)
+
 ## docs-serve   the same on a local port, built anew while you write
 docs-serve: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
@@ -239,6 +244,10 @@ $(DOCS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python $(PIP) --upgrade pip
 	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),docs))
+	touch $@
+
+$(DOCS_VENV)/browse: $(DOCS_VENV)/ready
+	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),browse))
 	touch $@
 
 $(OLDEST)/ready: $(VENV)/ready
