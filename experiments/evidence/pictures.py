@@ -6,10 +6,12 @@ import math
 from experiments.evidence import questions
 from experiments.evidence import statistics
 from experiments.evidence import trials
+from experiments.evidence.contestants import CONTESTANTS
 from experiments.styles import STYLES
 
 QUESTION = "Which optimizer ends lowest?"
-OTHER = "#666666"  # what is no optimizer of its own
+OTHER = "#666666"  # contestants without a style
+BASE = CONTESTANTS["lanton_signal"][0]
 # Names of `STYLES`; where two share one, the first has its colour.
 STYLE_OF = {
     "lanton_signal": "lanton",
@@ -55,7 +57,7 @@ def final_losses(read):
 def colours():
     """Colours by label."""
     return {
-        questions.CONTESTANTS[name][0]: STYLES[style][1]
+        CONTESTANTS[name][0]: STYLES[style][1]
         for name, style in STYLE_OF.items()
     }
 
@@ -63,47 +65,58 @@ def colours():
 def draw(read, path):
     """Draw the final losses; nothing without results.
 
+    Losses less those of `Lanton()` with the same seed: a seed moves all
+    optimizers alike, by more than they differ.
+
     Args:
         read: Function of a trial: its result, or None.
         path: Of the PNG.
     """
     losses = final_losses(read)
-    if not losses:
+    if BASE not in losses:
         return
     import matplotlib
 
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    rows = sorted(losses.items(), key=lambda row: -sum(row[1]) / len(row[1]))
-    by_label = colours()
-    height = 1.1 + 0.42 * len(rows)
+    above = {
+        label: [x - y for x, y in zip(values, losses[BASE], strict=True)]
+        for label, values in losses.items()
+    }
+    rows = sorted(above.items(), key=lambda row: -sum(row[1]))
+    height = 1.2 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
+    by_label = colours()
     for y, (label, values) in enumerate(rows):
-        mean, half = statistics.interval(values)
-        half = half if math.isfinite(half) else 0.0
-        colour = by_label.get(label, OTHER)
-        axes.errorbar(
-            mean, y, xerr=half, color=colour, capsize=4, marker="o", ms=7
-        )
-        axes.plot(values, [y] * len(values), "|", color=colour, ms=12)
-        axes.annotate(
-            f"{mean:.3f}",
-            (mean, y),
-            xytext=(0, 9),
-            textcoords="offset points",
-            ha="center",
-            fontsize=9,
-        )
+        draw_row(axes, y, values, by_label.get(label, OTHER))
     axes.set_yticks(range(len(rows)), [r[0].replace("`", "") for r in rows])
     axes.set_ylim(-0.6, len(rows) - 0.3)
-    count = len(rows[0][1])
+    seeds = len(rows[0][1])
     axes.set_xlabel(
-        "validation loss at the end, nats per token (lower is better)\n"
-        f"bars: 95 % interval of the mean over {count} seeds; "
-        "ticks: the seeds"
+        "final validation loss less that of Lanton(), nats per token "
+        "(further right is worse)\n"
+        f"point: mean of {seeds} seed{'s' * (seeds > 1)}; "
+        "bar: its 95 % interval; ticks: the seeds"
     )
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120, facecolor="white")
     pyplot.close(figure)
+
+
+def draw_row(axes, y, values, colour):
+    """The differences of one optimizer, their mean and its interval."""
+    mean, half = statistics.interval(values)
+    if math.isfinite(half):
+        axes.errorbar(mean, y, xerr=half, color=colour, capsize=4)
+    axes.plot(values, [y] * len(values), "|", color=colour, ms=12)
+    axes.plot(mean, y, "o", color=colour, ms=7)
+    axes.annotate(
+        f"{mean:+.3f}" if any(values) else "0",
+        (mean, y),
+        xytext=(0, 9),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+    )

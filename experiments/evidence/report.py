@@ -6,6 +6,7 @@ import itertools
 import math
 
 from experiments.evidence import batch_sizes
+from experiments.evidence import pictures
 from experiments.evidence import questions
 from experiments.evidence import search
 from experiments.evidence import sizes
@@ -415,6 +416,8 @@ def page(read, results):
         answers = [text for text in answers if text]
         if answers:
             parts += [f"## {question.title}", question.text, *answers]
+        if answers and question.title == pictures.QUESTION:
+            parts.append(PICTURE)
     parts += ["## How was each tuned?", SEARCH]
     for what, spaces, fields in (
         ("GPT-2, S, 16 blocks", search.SPACES, {}),
@@ -434,6 +437,12 @@ SEARCH = (
 )
 
 
+PICTURE = (
+    "![Final losses of the optimizers, less those of Lanton(), with their "
+    "intervals](evidence.png)"
+)
+
+
 def write(path, folder=trials.RESULTS):
     """Write the page from the results in a folder.
 
@@ -447,5 +456,7 @@ def write(path, folder=trials.RESULTS):
     results = trials.all_results(folder)
     if not results:
         raise SystemExit(f"There are no results in {folder}.")
-    path.write_text(page(lambda t: trials.read(t, folder), results))
+    read = functools.partial(trials.read, folder=folder)
+    path.write_text(page(read, results))
+    pictures.draw(read, path.with_suffix(".png"))
     print(path)

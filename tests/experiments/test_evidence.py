@@ -303,6 +303,29 @@ def test_the_table_of_rates():
 
 
 @logic
+def test_the_picture_has_the_seeds_that_all_have(monkeypatch, tmp_path):
+    from experiments.evidence import pictures
+
+    rows = [
+        (label, search.trial_of(name, 0.01))
+        for label, name in ((pictures.BASE, "lanton_signal"), ("A", "d_muon"))
+    ]
+    table = questions.Table(
+        caption="", rows=questions.fixed(*rows), seeds=(1, 2)
+    )
+    monkeypatch.setattr(pictures, "final_table", lambda: table)
+    bench = Bench()
+    pictures.draw(bench.read, tmp_path / "none.png")
+    assert not list(tmp_path.iterdir())
+    for one in table.wanted(bench.read)[:3]:  # the last one is missing
+        bench.results[one.name] = make_result(one, 3.0 + 0.1 * one.seed)
+    losses = pictures.final_losses(bench.read)
+    assert losses == {pictures.BASE: [3.1], "A": [3.1]}
+    pictures.draw(bench.read, tmp_path / "some.png")
+    assert (tmp_path / "some.png").stat().st_size > 5000
+
+
+@logic
 def test_the_best_rate_is_that_of_a_parabola():
     rates = [0.01, 0.02, 0.04]
     losses = [np.log(rate / 0.025) ** 2 for rate in rates]
