@@ -25,22 +25,22 @@ FIGURES = ("noise", "ratio", "learning_rate")
 class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     """Records noise, ratio and learning rate of every matrix that is measured.
 
-    The figures are those of `optimizer.noise_report()`, every few batches of
-    `fit`, one column per matrix. Training does not wait for them: they are
-    copied on the device, and read at the next record. Several calls of `fit`
-    with the same monitor count as one run.
+    Every few batches of `fit` it records the figures of
+    `optimizer.noise_report()`, one column per matrix. It copies them on the
+    device and reads them at the next record, so training does not wait.
+    Several calls of `fit` with the same monitor count as one run.
 
-    At the end of an epoch Keras' `logs` get the mean noise of each kind of
-    block (`noise_qk`, `noise_mlp`, ...) and the range of the ratios
-    (`smallest_ratio`, `largest_ratio`): callbacks after this one log them,
+    At the end of an epoch it adds to Keras' `logs` the mean noise of each kind
+    of block (`noise_qk`, `noise_mlp`, ...) and the range of the ratios
+    (`smallest_ratio`, `largest_ratio`). Callbacks after this one log them,
     such as CSVLogger, TensorBoard and those of other loggers, and `History`.
 
     Args:
         every: Batches from one record to the next, at least 1.
         csv: Path of a CSV file, or None: one row per record and matrix, with
             step, path, matrix, role, block, noise, ratio, learning_rate. If
-            the file exists, its rows up to the optimizer's step are read and
-            kept: they are those of the run that continues.
+            the file exists, the monitor keeps its rows up to the optimizer's
+            step, so that a resumed run continues them.
         tensorboard: A `keras.callbacks.TensorBoard`, or None: the figures go
             to the run `noise` in its `log_dir` as scalars.
         print_every: Batches from one line under the progress bar to the next,
@@ -112,9 +112,9 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Noise over signal, both squared, in batches, `(records, matrices)`.
 
         The noise is that of one gradient, the signal the dual norm of the
-        momentum. The momentum has noise of its own, and a gradient also
-        changes from step to step: the figure compares matrices and times of a
-        run. For a batch size ask `keras_lanton.advise_batch_size`.
+        momentum. The momentum is noisy itself, and a gradient also changes
+        from step to step. So compare the figure between matrices, and between
+        times of a run. For a batch size ask `keras_lanton.advise_batch_size`.
 
         Raises:
             ValueError: If the noise is not in units of the signal.

@@ -53,9 +53,9 @@ CHOICES = {
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
 class Lanton(LMOOptimizer):
-    """Optimizer that slows down the layers whose gradient is noisy.
+    """Optimizer that slows down matrices whose gradient is noisy.
 
-    Per matrix, with gradient G_t, momentum B_t and noise H_t:
+    For each matrix, with gradient G_t, momentum B_t and noise H_t:
 
         B_t = b1 B_{t-1} + (1 - b1) G_t                          line 5
         O_t = LMO(B_t)                                           line 6
@@ -67,10 +67,10 @@ class Lanton(LMOOptimizer):
     The LMO, the dual norm ||.||_* and the step scale s depend on the role of
     the variable: `"hidden"` (matrices: U V^T), `"embedding"` (tables and
     heads: sign) or `"vector"` (gains and biases: normalized). D_t is the noise
-    sample. By default AdamW updates vectors, at the base rate, and with
-    Nesterov's momentum b1 B_t + (1 - b1) G_t goes to line 6; the paper's own
-    settings are `Lanton.paper()`. A variable without a gradient, or with one
-    that is zero everywhere, keeps its weights and state on that step.
+    sample. By default AdamW updates vectors, at the base rate, and Nesterov's
+    momentum b1 B_t + (1 - b1) G_t goes to line 6. `Lanton.paper()` has the
+    paper's own settings. A variable without a gradient, or with one that is
+    zero everywhere, keeps its weights and state on that step.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a
@@ -79,8 +79,8 @@ class Lanton(LMOOptimizer):
             updates.
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        noise: Lines 7 to 9: how noise is measured and what it does to the
-            learning rates. None: every matrix has the base rate.
+        noise: Settings of lines 7 to 9: how to measure noise, and how it
+            changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1, at least 0; only with
             `step_scale="rms_matched"`. Defaults to 0.2.
         embedding_scale: r1, at least 0: entries of an embedding update at
@@ -93,15 +93,15 @@ class Lanton(LMOOptimizer):
         step_scale: Hidden updates: `"rms_matched"`:
             hidden_scale sqrt(max(d_in, d_out)) U V^T; `"operator"`:
             sqrt(d_out / d_in) U V^T.
-        auxiliary_adamw: AdamW for some roles, in place of lines 6 to 10. None:
-            for no role.
-        newton_schulz: How hidden matrices are orthogonalized.
-        momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`; `"int8"`
-            for that of hidden matrices and tables: blocks of up to 128
-            entries share a scale. Defaults to each variable's own.
-        rounding: `"nearest"`, or `"stochastic"`: new bfloat16 weights are
-            rounded up or down by chance, so that updates smaller than their
-            precision are not lost. The same on every run.
+        auxiliary_adamw: AdamW for some roles, instead of lines 6 to 10. None:
+            AdamW updates no role.
+        newton_schulz: Settings of Newton-Schulz, for hidden matrices.
+        momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`. `"int8"`
+            is for hidden matrices and tables; blocks of up to 128 entries
+            share a scale. Defaults to each variable's own.
+        rounding: `"nearest"`, or `"stochastic"`: bfloat16 weights are rounded
+            up or down by chance, so that updates smaller than their precision
+            are not lost. Every run rounds alike.
         nonfinite: `"skip"`: a step with a NaN or infinity in any gradient
             changes nothing but the iteration count and `skipped_steps`;
             `"propagate"`: Keras' usual behavior.
@@ -112,8 +112,8 @@ class Lanton(LMOOptimizer):
             0 do not decay (Chen et al. 2025).
         rate_multipliers: Factors on the learning rate, of at least 0, by
             regular expression on variable paths: `{"^head/": 10.0}`. 0
-            freezes. The factors of all expressions that match a path are
-            multiplied. `layerwise_decay` makes them.
+            freezes. If several expressions match a path, their factors are
+            multiplied. `layerwise_decay` makes such a dict.
         name: Name of the optimizer.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
@@ -126,8 +126,8 @@ class Lanton(LMOOptimizer):
 
     References:
         Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
-        arXiv 2510.14009, Algorithm 1. Where this departs from the paper:
-        docs/deviations.md. Chen et al. 2025, Cautious Weight Decay,
+        arXiv 2510.14009, Algorithm 1; docs/deviations.md has the differences.
+        Chen et al. 2025, Cautious Weight Decay,
         arXiv 2510.12402.
     """
 
@@ -208,11 +208,11 @@ class Lanton(LMOOptimizer):
 
         Args:
             learning_rate: As in the constructor.
-            **kwargs: Arguments of the constructor, in place of the paper's.
+            **kwargs: Arguments of the constructor, instead of the paper's.
 
         References:
-            arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters.
-            docs/deviations.md has what they leave open.
+            arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters;
+            docs/deviations.md has the points that they leave open.
         """
         settings = dict(PAPER)
         adamw = kwargs.get("auxiliary_adamw")
@@ -225,18 +225,18 @@ class Lanton(LMOOptimizer):
     def for_fine_tuning(
         cls, learning_rate: Any = 2.5e-3, **kwargs: Any
     ) -> "Lanton":
-        """Lanton for a model that is trained already, on other data.
+        """Lanton for training a pretrained model on other data.
 
-        AdamW updates tables and heads, as it does gains and biases: signs
-        would change all rows of a table by the same amount. No weight decays:
-        decay pulls to zero and not to the pretrained weights. This
+        AdamW updates tables and heads, besides gains and biases: signs would
+        change all rows of a table by the same amount. Nothing decays, because
+        decay pulls to zero and not to the pretrained weights. This optimizer
         forgets less than `Lanton()` where both learn as much
         (docs/evidence.md).
 
         Args:
             learning_rate: As in the constructor. Half of the best rate of
                 pretraining learns the most; lower rates forget less.
-            **kwargs: Arguments of the constructor, in place of these.
+            **kwargs: Arguments of the constructor, instead of these.
 
         Examples:
             >>> Lanton.for_fine_tuning(1e-3).auxiliary_adamw.roles
@@ -252,18 +252,19 @@ class Lanton(LMOOptimizer):
         rate_factor: float = migration.RATE_OVER_ADAMW,
         **kwargs: Any,
     ) -> "Lanton":
-        """Lanton for a model that AdamW has trained until now.
+        """Lanton with the settings of an AdamW.
 
         The learning rate, or schedule, is AdamW's times `rate_factor`: the
         ratio of the best rates in most of docs/paper.md. Weight decay,
-        clipping, averages, loss scale and accumulation stay; betas and epsilon
-        go to `auxiliary_adamw`. No config holds what was excluded from weight
-        decay: give `weight_decay_exclude`.
+        clipping, averages, loss scale and accumulation are AdamW's. Its betas
+        and epsilon go to `auxiliary_adamw`. AdamW's config does not hold the
+        variables that it excludes from weight decay: give
+        `weight_decay_exclude`.
 
         Args:
             adamw: A `keras.optimizers.AdamW` or `Adam`.
             rate_factor: Lanton's rate over AdamW's, above 0.
-            **kwargs: Arguments of the constructor, in place of AdamW's.
+            **kwargs: Arguments of the constructor, instead of AdamW's.
 
         Raises:
             ValueError: For another optimizer, a wrong factor, or a learning
@@ -281,18 +282,18 @@ class Lanton(LMOOptimizer):
 
     @classmethod
     def from_muon(cls, muon: Any, **kwargs: Any) -> "Lanton":
-        """Lanton for a model that Muon has trained until now.
+        """Lanton with the settings of a Muon.
 
-        Hidden updates have Muon's size, on average over the matrices;
-        embeddings, which Muon leaves to AdamW, get Lanton's own updates, and
-        momentum is Lanton's own. Weight decay, clipping, averages, loss scale,
-        accumulation, Newton-Schulz steps and AdamW's betas, epsilon, rate and
-        weight decay stay.
+        Hidden updates have Muon's size, on average over the matrices.
+        Embeddings get Lanton's updates, not AdamW's, and momentum is Lanton's.
+        Weight decay, clipping, averages, loss scale, accumulation,
+        Newton-Schulz steps and AdamW's betas, epsilon, rate and weight decay
+        are Muon's.
 
         Args:
             muon: A `keras.optimizers.Muon`, or a
                 `keras_lanton.baselines.DMuon`.
-            **kwargs: Arguments of the constructor, in place of Muon's.
+            **kwargs: Arguments of the constructor, instead of Muon's.
 
         Raises:
             ValueError: For another optimizer, a Muon without `rms_rate`, or a

@@ -1,12 +1,12 @@
-"""The bytes that Lanton moves between devices, and those of its state.
+"""The bytes that Lanton sends between devices, and those of its state.
 
 `python -m keras_lanton.scaling --model llama-1.1b --devices 64` prints the
 first, `python -m keras_lanton.scaling --memory` the second, model by model.
 
-The moved bytes come from a model of the collectives that JAX compiles, which
-tests/test_scaling.py compares with counted ones. They are the bytes of the
-results of collectives on one device, in one step of the optimizer; what Keras
-moves for the gradients is given beside them.
+The bytes come from a model of the collectives that JAX compiles;
+tests/test_scaling.py compares them with counted ones. They are the bytes of
+the results of collectives on one device, in one step of the optimizer. Keras
+also sends the gradients, which `report` lists separately.
 """
 
 import argparse
@@ -66,9 +66,9 @@ class View:
         rows: Short side of each matrix.
         columns: Long side of each matrix.
         matrices: Number of matrices.
-        stacks: Number of stacks that are worked on one after the other.
-        turns: Matrices that the busiest device works on, one after the other.
-        moved_bytes: Bytes that are moved on one device.
+        stacks: Number of stacks, which are orthogonalized one by one.
+        turns: Number of matrices on the busiest device.
+        moved_bytes: Bytes of the results of collectives on one device.
         flops: Operations of Newton-Schulz on the busiest device.
     """
 
@@ -157,7 +157,7 @@ def _row_flops(stack: Stack) -> float:
 def report(
     specs: Sequence[VariableSpec], devices: int, layout: str, **options: Any
 ) -> str:
-    """A table of `views`, and what it amounts to.
+    """A table of `views`, and its totals.
 
     Args:
         specs: All variables of a model.

@@ -108,7 +108,7 @@ def list_devices() -> list[str]:
 
 
 def replicas() -> int:
-    """How many replicas the current strategy has."""
+    """The number of replicas of the current strategy."""
     count: int = tf.distribute.get_strategy().num_replicas_in_sync
     return count
 

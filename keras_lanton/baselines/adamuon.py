@@ -55,7 +55,7 @@ class AdaMuon(LMOOptimizer):
         beta_1: Decay of the hidden momentum and of V, in [0, 1).
         nesterov: Whether M is b1 B_t + (1 - b1) G_t.
         hidden_scale: RMS of a hidden update at rate 1, at least 0.
-        second_moment_epsilon: The epsilon beside sqrt(V), above 0.
+        second_moment_epsilon: The epsilon added to sqrt(V), above 0.
         auxiliary_adamw: AdamW of embeddings, the head and vectors.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at the base rate; at least 0, or None.

@@ -42,8 +42,8 @@ class BlockwiseAdamW(ElementwiseOptimizer):
 
     Args:
         learning_rate: Base rate eta: float, schedule, or callable.
-        multipliers: r by kind of block (`keras_lanton.blocks.BLOCKS`), each
-            above 0; those left out keep the published ratio.
+        multipliers: r by kind of block (`variables.block_kinds.BLOCKS`), each
+            above 0; other kinds have the published ratio.
         minimum_learning_rate: eta_min, at least 0.
         maximum_learning_rate: eta_max, above eta_min: the schedule's highest
             rate. Needed where eta_min is not 0.

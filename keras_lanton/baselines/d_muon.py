@@ -19,9 +19,9 @@ from keras_lanton.variables.spec import VariableSpec
 class DMuon(LMOOptimizer):
     """Muon with updates 0.2 sqrt(max(d_in, d_out)) U V^T, and weight decay.
 
-    Over all matrix views: attention and convolution kernels too. AdamW updates
-    embeddings, the head and vectors at the same rate and decay, with epsilon
-    added before debiasing.
+    It orthogonalizes all matrix views, attention and convolution kernels too.
+    AdamW updates embeddings, the head and vectors at the same rate and decay,
+    with epsilon added before debiasing.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.

@@ -32,13 +32,13 @@ backend = backends.load()
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
 class Gluon(LMOOptimizer):
-    """LMO updates of a radius t per variable, fixed or by its smoothness.
+    """LMO updates with a radius t per variable, fixed or by its smoothness.
 
         B <- b1 B + (1 - b1) G                                from 0
         X <- X + eta t LMO(B)
         t given, or ||B||_* / (L0 + L1 ||B||_*)
 
-    With every radius the same it is unconstrained Scion.
+    If all radii are equal, this is unconstrained Scion.
 
     Args:
         learning_rate: eta, a common factor of all radii: float, schedule, or

@@ -29,8 +29,8 @@ class Mars(ElementwiseOptimizer):
         m, v: moving means of c_t and c_t^2
         X <- X - eta (decay X + m^ / (sqrt(v^) + epsilon))
 
-    One gradient per step, which is the approximate mode. Plain AdamW updates
-    vectors.
+    It takes one gradient per step: the approximate mode of the paper. Plain
+    AdamW updates vectors.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.

@@ -15,10 +15,10 @@ from keras_lanton.variables.spec import VariableSpec
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
 class Muon(LMOOptimizer):
-    """Updates sqrt(max(1, d_out / d_in)) U V^T for all hidden matrices.
+    """Muon: updates sqrt(max(1, d_out / d_in)) U V^T of hidden matrices.
 
-    AdamW updates embeddings, the head and vectors, at a rate of its own. The
-    reference leaves the first convolution to AdamW too:
+    AdamW updates embeddings, the head and vectors, at another rate. In the
+    reference AdamW also updates the first convolution; for this, call
     `assign_role("vector", kernel)`.
 
     Args:

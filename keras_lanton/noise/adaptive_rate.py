@@ -73,28 +73,28 @@ NUMBERS: Numbers = {
 class NoiseAdaptiveRate(Part):
     """Adapts updates to the gradient noise, between matrices and within them.
 
-    Per matrix, with gradient G_t and noise H_t:
+    For each matrix, with gradient G_t and noise H_t:
 
         H_t = b2 H_{t-1} + (1 - b2) ||D_t||_*^2                  line 7
         a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
         eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
 
     D_t is the noise sample. With `alpha_unit="signal"` its dual norm is
-    divided by that of the momentum B_{t-1}, and a group is all matrices; else
-    a group is the matrices of one role.
+    divided by that of the momentum B_{t-1}, and all matrices are one group.
+    Otherwise the matrices of one role are a group.
 
     With `within_matrices`, line 6 sees each entry of the momentum in units of
     its noise, whose variance is factored by rows and columns. Hidden matrices
-    are whitened: M_ij / (r_i c_j), r_i^2 and c_j^2 the noise of row i and of
-    column j, each with a tenth of the mean of M^2 added. In tables and heads
-    M / sqrt(M^2 + V_M) takes the place of sign(M), V_M the variance of the
-    momentum's noise. Other roles stay as they are.
+    are whitened: M_ij / (r_i c_j), where r_i^2 and c_j^2 are the noise of row
+    i and of column j, each plus a tenth of the mean of M^2. In tables and
+    heads M / sqrt(M^2 + V_M) replaces sign(M), where V_M is the variance of
+    the momentum's noise. Other roles do not change.
 
     Args:
-        alpha: Above 0: how much noise a matrix may have before it is slowed
-            down. Smaller adapts more. None: all matrices have the rate eta_t.
-        within_matrices: Whether the noise of rows and columns is measured too,
-            and line 6 sees the momentum in units of it.
+        alpha: Amount of noise, above 0, at which a matrix is slowed down.
+            Smaller values adapt more. None: all matrices have the rate eta_t.
+        within_matrices: Whether Lanton also measures the noise of rows and
+            columns, and line 6 sees the momentum in units of it.
         alpha_unit: The unit of alpha and of the noise. `"signal"`: the dual
             norm of the matrix' own momentum B_{t-1}; `"group_noise"`: the
             group's RMS noise; `"absolute"`: the units of the dual norm, as
@@ -105,20 +105,20 @@ class NoiseAdaptiveRate(Part):
         beta_2: Decay of the noise H, in [0, 1).
         interval: Steps from one measurement of a matrix to the next, at
             least 1.
-        schedule: `"staggered"`: on every step another part of the matrices is
-            measured, so that steps take the same time and only that part's
-            previous gradient is kept; `"interval"`: all on one step, as
-            printed.
+        schedule: `"staggered"`: each step measures another part of the
+            matrices. So all steps take the same time, and the state keeps the
+            previous gradient of one part only. `"interval"`: one step measures
+            all, as printed.
         reference: The noise sample D_t. `"previous_gradient"`: G_t - G_{t-1}
             (Option I); `"independent_gradient"`: difference of the means of
-            odd and even micro-batches, before clipping (Option II), needs an
-            even `gradient_accumulation_steps`; `"momentum"`: G_t - B_{t-1},
-            without a second buffer.
-        estimator: Nuclear norm of the hidden samples: `"lanczos"` (sketch and
-            stochastic Lanczos quadrature, within a few percent),
-            `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's rows),
-            `"svd"` (exact), `"randomized_svd"` (the paper's) or `"auto"`.
-            `"auto"` is `"lanczos"` on a CPU. On a GPU or TPU it is
+            odd and even micro-batches, before clipping (Option II); it needs
+            an even `gradient_accumulation_steps`; `"momentum"`:
+            G_t - B_{t-1}, which needs no second buffer.
+        estimator: Estimator of the nuclear norm of hidden samples:
+            `"lanczos"` (sketch and stochastic Lanczos quadrature, within a few
+            percent), `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's
+            rows), `"svd"` (exact), `"randomized_svd"` (the paper's) or
+            `"auto"`. `"auto"` is `"lanczos"` on a CPU. On a GPU or TPU it is
             `<D, polar(D)>` by five rows, which needs neither QR nor
             eigenvalues.
         rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
@@ -135,8 +135,9 @@ class NoiseAdaptiveRate(Part):
         >>> Lanton(noise=NoiseAdaptiveRate(alpha=0.3))
 
     References:
-        Hao et al., arXiv 2510.14009, Algorithm 1. Noise within matrices and
-        in units of the momentum is not the paper's: docs/deviations.md.
+        Hao et al., arXiv 2510.14009, Algorithm 1. The paper does not have
+        noise within matrices, nor in units of the momentum:
+        docs/deviations.md.
     """
 
     alpha: float | None = 1.0
@@ -475,7 +476,7 @@ class NoiseAdaptiveRate(Part):
         Args:
             plan: The measurement groups.
             G: Gradients, one per variable.
-            stored: The gradients that are kept now, one chunk per group.
+            stored: The gradients in the state, one chunk per group.
             active: Which variables have a gradient, `(variables,)` bool.
             t: Number of this step.
 
@@ -526,9 +527,9 @@ class NoiseAdaptiveRate(Part):
     def comparable_noise(self, noise: Tensor, measurements: Tensor) -> Tensor:
         """sqrt(H) as if all matrices were measured equally often.
 
-        H starts at zero and grows with every measurement. Where all are
-        measured at once that is the same factor for all, as printed; else it
-        would make those look quiet that were measured later.
+        H starts at zero and grows with every measurement. If one step measures
+        all matrices, this is the same factor for all, as printed. Otherwise
+        it would make matrices look quiet that are measured later.
 
         Args:
             noise: sqrt(H) as the state has it, `(matrices,)`.

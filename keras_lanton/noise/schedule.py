@@ -60,7 +60,7 @@ class MeasurementGroup:
 
     @property
     def outputs(self) -> int:
-        """How many numbers the measurement of a chunk gives.
+        """The count of numbers that the measurement of a chunk gives.
 
         First a dual norm for each matrix; then, if rows and columns are
         measured, all rows of all matrices, and all columns.

@@ -76,7 +76,7 @@ class Norm(abc.ABC):
 
 
 def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
-    """The norm of a stack's matrices, as they lie there.
+    """The norm of a stack's matrices, in the orientation of the stack.
 
     Args:
         norms: Norm of each role, of matrices `(d_in, d_out)`.
@@ -106,7 +106,7 @@ class Transposed(Norm):
         return self.norm.dual(ops.swapaxes(D, -2, -1))
 
     def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """That of the norm."""
+        """The same as that of the norm."""
         return self.norm.lmo_rms(d_in, d_out)
 
 

@@ -85,7 +85,7 @@ def adam_direction(
 def squares(G: Sequence[Tensor]) -> list[Tensor]:
     """The square of each entry of each tensor, at most float32's largest.
 
-    An infinity would stay in the second moment for good.
+    An infinity would stay in the second moment for ever.
 
     Args:
         G: Tensors, float32.
@@ -96,7 +96,7 @@ def squares(G: Sequence[Tensor]) -> list[Tensor]:
 @keras.saving.register_keras_serializable(package="keras_lanton")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuxiliaryAdamW(Part):
-    """AdamW for some roles of an optimizer that updates the others by LMOs.
+    """AdamW for some roles; LMOs update the others.
 
         m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2      from 0
         X <- (1 - eta' gamma) X - eta' m^ / (sqrt(v^) + epsilon)

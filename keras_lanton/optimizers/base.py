@@ -108,16 +108,16 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     # The variables' roles.
 
     def read_roles(self, model: keras.Model) -> "LayerwiseOptimizer":
-        """Takes roles and matrix views from the model's own layers.
+        """Reads roles and matrix views from the model's layers.
 
         Args:
             model: A built model, before this optimizer's first step.
 
         Returns:
-            This optimizer, so that it can stand in `compile`.
+            This optimizer, so that `compile` can take the result.
 
         Raises:
-            ValueError: If the optimizer or not yet the model is built.
+            ValueError: If the optimizer is built, or the model is not.
         """
         self._check_not_built("read_roles")
         if not model.built or not model.trainable_variables:
@@ -211,8 +211,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     def updated_specs(self) -> tuple[VariableSpec, ...]:
         """The specs of the variables that `step_` updates.
 
-        All but the scales of float8 training, which Keras overwrites with
-        their gradient.
+        They leave out the scales of float8 training, which Keras overwrites
+        with their gradient.
 
         Raises:
             ValueError: Before the optimizer is built.
@@ -220,11 +220,11 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         return self._layout.specs if self.layers else ()
 
     def summary(self, print_fn: Callable[[str], None] | None = None) -> None:
-        """Prints what was decided as a table, like `model.summary()`.
+        """Prints the role and the matrices of every variable as a table.
 
-        Path, shape, role and matrices of every variable, the RMS of its update
-        at learning rate 1, totals per role, the memory of the state, and which
-        views are guesses.
+        The table also has paths, shapes, the RMS of each update at learning
+        rate 1, totals per role, the memory of the state, and the views that
+        are guesses.
 
         Args:
             print_fn: Takes the table as a string. Defaults to `print`.

@@ -387,7 +387,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     def _casts(
         self, indices: Sequence[int], t: Tensor
     ) -> list[Callable[[Tensor, Any], Tensor]] | None:
-        """How new weights are cast to their dtypes; None for the nearest."""
+        """Casts of new weights to their dtypes; None rounds to the nearest."""
         if self.rounding == "nearest":
             return None
         return [
@@ -556,9 +556,9 @@ class LMOOptimizer(LayerwiseOptimizer):
         return f"{self.scale_of(spec) * rms:.3g}"
 
     def noise_snapshot(self) -> NoiseSnapshot:
-        """The input of `noise_report`, as it is now.
+        """A copy of the measured noise, for a later `noise_report`.
 
-        It is copied on the device: training does not wait for it.
+        The copy stays on the device, so training does not wait for it.
 
         Raises:
             ValueError: See `noise_report`.
@@ -580,17 +580,16 @@ class LMOOptimizer(LayerwiseOptimizer):
         """The measured noise and the rates that follow, by variable path.
 
         Args:
-            snapshot: From `noise_snapshot`; None is now.
+            snapshot: From `noise_snapshot`. None: the present noise.
 
         Returns:
             For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
             the units of the dual norm; `"ratio"`, the matrix' rate over the
-            base rate; `"learning_rate"`, the matrix' rate. That is the rate in
-            the last step, or before any step in the first one.
-
-            Variables that AdamW updates have noise 0 and ratio 1: theirs is
-            not measured. A path that occurs twice has its position in
-            `updated_specs` appended.
+            base rate; `"learning_rate"`, their product in the last step.
+            Before the first step it is that of the first step. Variables that
+            AdamW updates have noise 0 and ratio 1, because their noise is not
+            measured. If two variables have one path, the second has its
+            position in `updated_specs` appended.
 
         Raises:
             ValueError: Before the optimizer is built, or without `noise`.

@@ -1,4 +1,4 @@
-"""How the state has the momentum: as tensors, or in int8 by blocks."""
+"""The momentum in the state: as tensors, or in int8 by blocks."""
 
 import dataclasses
 import math

@@ -97,7 +97,7 @@ def coefficient_rows(
 
     Raises:
         ValueError: For an unknown name, rows that are not three finite
-            numbers each, or more rows of one's own than steps.
+            numbers each, or more given rows than steps.
     """
     if isinstance(coefficients, str):
         if coefficients not in COEFFICIENTS:
@@ -156,14 +156,14 @@ class NewtonSchulz(Part):
             (AVX512_BF16, AMX), from a short side of 256 on, else float32.
             Matrices are normalized in float32
             before.
-        max_temporary_bytes: Matrices of equal view are orthogonalized
-            together as far as their temporaries fit into this, at least one
-            variable at a time. Defaults to 512 MiB.
+        max_temporary_bytes: Limit of the temporary memory for matrices that
+            are orthogonalized together; at least one variable at a time.
+            Defaults to 512 MiB.
         shard: Whether each device orthogonalizes and measures a share of the
             matrices, and then gets the updates of all. None: on JAX, over the
-            mesh that the weights lie on. True: also on PyTorch, over the
-            processes of `torch.distributed`, which must then all take every
-            step. Not on TensorFlow.
+            mesh of the weights. True: also on PyTorch, over the processes of
+            `torch.distributed`; all of them must take every step. TensorFlow
+            has no sharding.
 
     Raises:
         ValueError: For a wrong argument, naming it, what is allowed and what

@@ -10,19 +10,18 @@ from keras import ops
 
 
 def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
-    """`model.load_weights`, but a file that does not fit changes nothing.
+    """Loads weights and optimizer state; after an error, nothing has changed.
 
-    Keras loads one layer after the other and the optimizer last: where that
-    raises, the layers before it have their new weights. Here the checksums of
-    a `.keras` archive come first, and after an error everything is as it was:
-    until then a copy of weights and state is in memory. The optimizer is built
-    if it was not.
+    `model.load_weights` loads one layer after the other and the optimizer
+    last. If it raises an error, the layers before have new weights already.
+    This function checks the checksums of a `.keras` archive first. It keeps a
+    copy of weights and state in memory, and restores it after an error. It
+    builds the optimizer if needed.
 
-    A `.weights.h5` file has no checksums: numbers that are damaged, but still
-    numbers, go unnoticed.
+    A `.weights.h5` file has no checksums: damaged digits go unnoticed.
 
     Args:
-        model: Built, compiled with the optimizer whose state is loaded.
+        model: A built model, compiled with the optimizer that gets the state.
         path: A `.keras` or `.weights.h5` file.
 
     Raises:
@@ -71,7 +70,7 @@ def _check_archive(path: str) -> None:
 
 
 def _variables(model: keras.Model) -> list[Any]:
-    """All that a file may set, each once."""
+    """All variables that a file may set, each once."""
     optimizer = model.optimizer
     inner = getattr(optimizer, "inner_optimizer", None)
     found = [*model.variables, *model.metrics_variables]

@@ -57,9 +57,8 @@ def explain(
         model: A built model.
         optimizer: An optimizer of this package. Defaults to the one that the
             model is compiled with, or to `Lanton()`.
-        adamw: The optimizer that trained the model until now, a
-            `keras.optimizers.AdamW`, or its learning rate, to compare rates;
-            or None.
+        adamw: The optimizer that trained the model before, to compare rates:
+            a `keras.optimizers.AdamW`, its learning rate, or None.
         print_fn: Takes the text. Defaults to `print`.
 
     Raises:

@@ -14,11 +14,12 @@ NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
 def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     """Rate multipliers that fall by a factor from block to block.
 
-    For fine-tuning, as with BERT: the last block has `factor` times the rate,
-    the one before `factor` squared, and so on. Layers before the first block,
-    such as embeddings, have one factor more than that. Layers after the last
-    block have the rate itself. Blocks are layers whose names differ by
-    a number at the end, as `transformer_layer_0`, `transformer_layer_1`.
+    This is usual for fine-tuning BERT. The last block has `factor` times the
+    rate, the block before it `factor` squared, and so on. Layers before the
+    first block, such as embeddings, have one factor more than that block.
+    Layers after the last block have the rate itself. Blocks are layers whose
+    names differ by a number at the end, as `transformer_layer_0` and
+    `transformer_layer_1`.
 
     Args:
         model: A built model.

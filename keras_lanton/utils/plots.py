@@ -93,7 +93,7 @@ def draw_bands(
 ) -> None:
     """Draws a line and a band for each kind of column, in its own style.
 
-    Zeros, which stand for what was not measured yet, are left out.
+    It leaves out zeros, which stand for matrices without a measurement.
     """
     values = np.where(values > 0, values, np.nan)
     for name, mine, color, marker in of_each_kind(values, kinds, names):

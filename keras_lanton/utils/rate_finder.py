@@ -38,7 +38,7 @@ class RangeTest:
         learning_rate: The suggestion.
         rates: The rate of each step, `(steps,)`.
         losses: The loss of each step's batch, before the step, `(steps,)`.
-        smoothed: Moving averages of them, `(steps,)`.
+        smoothed: Moving averages of the losses, `(steps,)`.
     """
 
     learning_rate: float
@@ -90,19 +90,19 @@ def find_learning_rate(
     seed: int = 0,
     verbose: bool = True,
 ) -> RangeTest:
-    """Trains a little at rates that rise, to see how far they may.
+    """Suggests a learning rate, by a short training at rising rates.
 
-    From step to step the learning rate grows by the same factor; the test
-    ends early when the loss is far above its lowest. Suggested is half of the
-    rate at which the smoothed loss was lowest, as the highest of a schedule.
-    The model's weights and its optimizer are as they were afterwards; random
-    seeds and the statistics of metrics are not.
+    From step to step the learning rate grows by the same factor. The test ends
+    early if the loss rises far above its lowest value. The suggestion is half
+    of the rate with the lowest smoothed loss; use it as the peak rate of a
+    schedule. Afterwards the model has its old weights and its old optimizer
+    again, but random seeds and the statistics of metrics have changed.
 
     Args:
         model: A compiled model; its optimizer is one of this package's.
         x: Arrays, with `y`; or batches `(x, y)` or `(x, y, weights)` in a
-            dataset, `PyDataset`, list or other iterable, which is begun again
-            where it ends.
+            dataset, `PyDataset`, list or other iterable. The test repeats it
+            as often as needed.
         y: Targets of arrays.
         batch_size: Batch size of arrays, at least 1.
         lowest: First learning rate, above 0.

@@ -18,7 +18,7 @@ def tuner_space(
 ) -> Lanton:
     """Lanton with hyperparameters of a KerasTuner search.
 
-    The arguments that matter most, and that depend on the task:
+    The search covers the arguments that matter most and depend on the task:
     `learning_rate` in an interval, on a logarithmic scale; `weight_decay` of
     0, 0.03 or 0.1; `beta_1` of 0.9, 0.95 or 0.97.
 
