@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 DEMO_VENV := .venv-demo
 DOCS_VENV := .venv-docs
+NOTEBOOKS_VENV := .venv-notebooks
 OLDEST := .keras-oldest
 NIGHTLY := .keras-nightly
 OLDEST_KERAS := 3.10.0
@@ -29,7 +30,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-public test-nightly test-all \
-  faults bench bench-loss bench-gpu docs docs-browse docs-serve lint format \
+  faults bench bench-loss bench-gpu docs docs-browse docs-serve notebooks lint format \
   package clean
 
 help:
@@ -204,6 +205,11 @@ docs-browse: docs $(DOCS_VENV)/browse
 docs-serve: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
 
+## notebooks    docs/gallery: notebooks with their results, and thumbnails
+notebooks: $(NOTEBOOKS_VENV)/ready
+	$(NOTEBOOKS_VENV)/bin/python tools/make_notebooks.py
+	$(NOTEBOOKS_VENV)/bin/python tools/make_gallery.py
+
 ## lint         ruff, mypy; words, sentences and links of the documents
 lint: $(VENV)/ready
 	$(VENV)/bin/ruff check .
@@ -230,13 +236,21 @@ $(VENV)/ready: pyproject.toml
 	touch $@
 
 # KerasHub without its requirements, which pull TensorFlow (1.9 GB): on JAX it
-# needs those of the extra `demo` alone.
+# needs those of the extra `demo` alone. So for the notebooks below.
 $(DEMO_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DEMO_VENV)
 	$(DEMO_VENV)/bin/python $(PIP) --upgrade pip
 	$(DEMO_VENV)/bin/python $(PIP) -e ".[jax,demo]"
 	$(DEMO_VENV)/bin/python $(PIP) --no-deps \
 	  $$($(call requirements,$(DEMO_VENV),hub))
+	touch $@
+
+$(NOTEBOOKS_VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(NOTEBOOKS_VENV)
+	$(NOTEBOOKS_VENV)/bin/python $(PIP) --upgrade pip
+	$(NOTEBOOKS_VENV)/bin/python $(PIP) -e ".[jax,notebooks]"
+	$(NOTEBOOKS_VENV)/bin/python $(PIP) --no-deps \
+	  $$($(call requirements,$(NOTEBOOKS_VENV),hub))
 	touch $@
 
 # Not the package itself: its sources are read, without Keras.
@@ -263,5 +277,5 @@ $(NIGHTLY)/ready: | $(VENV)/ready
 
 ## clean        remove environments, packages and runs
 clean:
-	rm -rf $(VENV) $(DEMO_VENV) $(DOCS_VENV) $(OLDEST) $(NIGHTLY) .jax-cache \
-	  build dist runs site
+	rm -rf $(VENV) $(DEMO_VENV) $(DOCS_VENV) $(NOTEBOOKS_VENV) $(OLDEST) \
+	  $(NIGHTLY) .jax-cache build dist runs site

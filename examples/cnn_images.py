@@ -42,6 +42,7 @@ WIDTHS = (16, 64, 64)  # output channels of the three groups
 BATCH_SIZE = 128
 MAX_SHIFT = 2  # pixels
 LEARNING_RATES = {"lanton": 0.05, "sgd": 0.1}
+STYLES = {"lanton": ("LANTON", "#0072B2"), "sgd": ("SGD", "#666666")}
 
 # -- Images ------------------------------------------------------------------
 
@@ -203,12 +204,15 @@ def print_table(histories):
 
 def plot_accuracies(histories, path):
     figure, axes = plt.subplots(layout="constrained")
+    axes.spines[["top", "right"]].set_visible(False)
     for name, history in histories.items():
-        epochs = np.arange(1, len(history["val_accuracy"]) + 1)
-        axes.plot(epochs, history["val_accuracy"], "o-", label=name)
+        label, color = STYLES[name]
+        accuracies = 100 * np.array(history["val_accuracy"])
+        epochs = np.arange(1, len(accuracies) + 1)
+        axes.plot(epochs, accuracies, "o-", color=color)
+        axes.text(epochs[-1], accuracies[-1], f"  {label}", color=color)
     axes.set_xlabel("epoch")
-    axes.set_ylabel("test accuracy")
-    axes.legend()
+    axes.set_ylabel("test accuracy (%)")
     figure.savefig(path, dpi=150)
 
 

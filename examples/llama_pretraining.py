@@ -42,6 +42,7 @@ VOCABULARY, CONTEXT, BATCH_SIZE = 4096, 128, 16
 LAYERS, HEADS, KEY_VALUE_HEADS, WIDTH, FEED_FORWARD = 4, 3, 1, 192, 512
 STEPS_PER_EPOCH = 25  # an epoch ends with a validation and a checkpoint
 LEARNING_RATES = {"lanton": 1e-2, "adamw": 2e-3}
+STYLES = {"lanton": ("LANTON", "#0072B2"), "adamw": ("AdamW", "#D55E00")}
 
 # -- Text and tokens ---------------------------------------------------------
 
@@ -200,15 +201,14 @@ def print_table(runs):
 
 def plot_losses(runs, path):
     figure, axes = plt.subplots(layout="constrained")
-    for color, (name, losses) in zip(("C0", "C1"), runs.items(), strict=True):
+    axes.spines[["top", "right"]].set_visible(False)
+    for name, losses in runs.items():
+        label, color = STYLES[name]
         steps = STEPS_PER_EPOCH * np.arange(1, len(losses) + 1)
-        for key, style in (("loss", ":"), ("val_loss", "o-")):
-            values = [epoch[key] for epoch in losses]
-            label = f"{name}, {key}"
-            axes.plot(steps, values, style, color=color, label=label)
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats per token)")
-    axes.legend()
+        axes.plot(steps, [e["loss"] for e in losses], ":", color=color)
+        axes.plot(steps, [e["val_loss"] for e in losses], "o-", color=color)
+        axes.text(steps[-1], losses[-1]["val_loss"], f"  {label}", color=color)
+    axes.set(xlabel="step", ylabel="loss (nats per token; dotted: training)")
     figure.savefig(path, dpi=150)
 
 

@@ -6,24 +6,11 @@ import keras
 
 import keras_lanton
 from experiments import hyperparameters
+from experiments.styles import STYLES
 from keras_lanton import baselines
 
-# By name: label, and a color of Okabe and Ito or, the second, of Tol: distinct
-# for color-blind readers.
-OPTIMIZERS = {
-    "lanton": ("LANTON", "#0072B2"),
-    "lanton_paper": ("LANTON, paper", "#882255"),
-    "adamw": ("AdamW", "#D55E00"),
-    "keras_muon": ("Keras' Muon", "#009E73"),
-    "muon": ("Muon", "#009E73"),
-    "d_muon": ("D-Muon", "#56B4E9"),
-    "adamuon": ("AdaMuon", "#F0E442"),
-    "scion": ("Scion", "#CC79A7"),
-    "gluon": ("Gluon", "#CC79A7"),
-    "mars": ("MARS-AdamW", "#E69F00"),
-    "blockwise_adamw": ("BW-AdamW", "#000000"),
-    "lamb": ("LAMB", "#000000"),
-}
+# All that trains language models; SGD does not.
+OPTIMIZERS = tuple(name for name in STYLES if name != "sgd")
 
 LANTONS = ("lanton", "lanton_paper")  # which measure noise
 

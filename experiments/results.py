@@ -4,8 +4,9 @@ import statistics
 
 import numpy as np
 
-from experiments.optimizers import OPTIMIZERS
+from experiments.styles import STYLES
 from experiments.training import compile_model
+from keras_lanton.utils.plots import label_ends
 
 
 def print_table(histories):
@@ -46,34 +47,32 @@ def smooth(values, window):
 
 
 def plot(histories, path):
-    """Draw all loss curves; dotted is training, solid is validation."""
+    """Draw all loss curves."""
     import matplotlib
 
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    markers = dict(zip(OPTIMIZERS, "ohs^vD<>pXP*", strict=True))
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for history in histories:
         name = history["settings"]["optimizer"]
         rate = history["settings"]["learning_rate"]
-        label, colour = OPTIMIZERS[name]
-        label = f"{label} (learning rate {rate:g})"
+        label, colour, marker = STYLES[name]
         losses = smooth(history["loss"], 10)
         steps = np.arange(1, len(losses) + 1)
-        axes.plot(steps, losses, ":", color=colour, label=f"{label}, training")
+        axes.plot(steps, losses, ":", color=colour)
         axes.plot(
             history["validation_step"],
             history["validation_loss"],
             color=colour,
-            marker=markers[name],
-            label=f"{label}, validation",
+            marker=marker,
+            label=f"{label}\nrate {rate:g}",
         )
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
-    axes.set_title("Training: mean of 10 steps. Validation: held-out text.")
+    axes.set_title("solid: validation; dotted: training, mean of 10 steps")
     axes.grid(alpha=0.3)
-    axes.legend()
+    label_ends(axes)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
     print(f"Loss curves: {path}")

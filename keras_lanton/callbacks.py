@@ -185,12 +185,14 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 f"least `every` batches. Received: every={self.every}, "
                 f"{self._batches} batches"
             )
+        rate = self._optimizer().noise
         figure = draw_noise(
             self.steps,
             self.noise,
             self.ratio,
             roles=self.roles,
             blocks=self.blocks,
+            over_signal=rate is not None and rate.alpha_unit == "signal",
         )
         if path is not None:
             figure.savefig(path, dpi=150)

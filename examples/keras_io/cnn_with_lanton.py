@@ -2,8 +2,8 @@
 Title: Image classification with LANTON
 Author: keras_lanton
 Date created: 2026/11/22
-Last modified: 2026/11/22
-Description: A small convolutional network with noise-adaptive rates.
+Last modified: 2026/11/24
+Description: Train a small convolutional network on digits, next to SGD.
 Accelerator: None
 """
 
@@ -11,9 +11,9 @@ Accelerator: None
 ## Introduction
 
 LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
-optimizer. Like Muon, it orthogonalizes the update of every weight matrix. It
-also measures how noisy the gradient of each matrix is, and gives noisy matrices
-a lower learning rate.
+optimizer. Like Muon, it orthogonalizes the update of every hidden matrix. It
+also measures how noisy each gradient is, and gives noisy matrices, rows and
+columns a lower learning rate.
 
 This example trains a small convolutional network on the handwritten digits of
 scikit-learn, with LANTON and with SGD. It needs no download and no GPU.
@@ -22,6 +22,7 @@ scikit-learn, with LANTON and with SGD. It needs no download and no GPU.
 """
 
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 import sklearn.datasets
 import sklearn.model_selection
@@ -29,12 +30,15 @@ from keras import layers
 
 from keras_lanton import Lanton
 
-keras.utils.set_random_seed(42)
+EPOCHS, BATCH_SIZE = 8, 64
+COLORS = {"LANTON": "#0072B2", "SGD": "#666666"}
+plt.rc("axes.spines", top=False, right=False)
 
 """
 ## The digits
 
-1797 grey images of 8 x 8 pixels, in ten classes. A fifth is kept for testing.
+There are 1797 grey images of 8 x 8 pixels, in ten classes. A fifth is for
+testing.
 """
 
 x, y = sklearn.datasets.load_digits(return_X_y=True)
@@ -42,12 +46,19 @@ x = (x / 16.0).reshape(-1, 8, 8, 1).astype("float32")
 x_train, x_test, y_train, y_test = sklearn.model_selection.train_test_split(
     x, y, test_size=0.2, stratify=y, random_state=42
 )
-print(x_train.shape, x_test.shape)
+print(f"{len(x_train)} images for training, {len(x_test)} for testing")
+
+figure, panels = plt.subplots(1, 10, figsize=(10, 1.3), layout="constrained")
+for digit, axes in enumerate(panels):
+    axes.imshow(x_train[y_train == digit][0, ..., 0], cmap="gray_r")
+    axes.set_title(digit)
+    axes.axis("off")
+plt.show()
 
 """
 ## The network
 
-Three convolutions with batch normalization, and a linear head.
+It has three convolutions with batch normalization, and a linear head.
 """
 
 
@@ -69,12 +80,8 @@ def make_model():
 """
 ## Training
 
-The learning rate of each optimizer falls linearly to zero. `read_roles` reads
-from the layers how each kernel is a matrix. It is optional here: paths and
-shapes say the same.
+The learning rate of each optimizer falls linearly to zero.
 """
-
-EPOCHS, BATCH_SIZE = 4, 64
 
 
 def falling(learning_rate):
@@ -98,50 +105,74 @@ def train(model, optimizer):
         epochs=EPOCHS,
         verbose=0,
     )
-    for name in ("loss", "val_loss", "val_accuracy"):
-        print(name, np.round(history.history[name], 3))
-    return history
+    return history.history
 
-
-model = make_model()
-optimizer = Lanton(falling(0.05), weight_decay=None).read_roles(model)
-train(model, optimizer)
 
 """
-## What was decided
+`read_roles` reads from the layers which axes of a kernel are inputs and which
+are outputs. It is optional here: paths and shapes say the same.
+"""
 
-One line per variable. A kernel `(3, 3, inputs, outputs)` is one matrix of
-`9 * inputs` rows. Gains and biases are vectors, which AdamW updates.
+model = make_model()
+optimizer = Lanton(falling(0.0125), weight_decay=None).read_roles(model)
+histories = {"LANTON": train(model, optimizer)}
+
+"""
+SGD with momentum gets the same initial weights and the same batches. Each rate
+is one of the best of several, factors of two apart.
+"""
+
+sgd = keras.optimizers.SGD(falling(0.1), momentum=0.9, nesterov=True)
+histories["SGD"] = train(make_model(), sgd)
+
+"""
+## Results
+
+Both networks classify more than 99 % of the test images. Of 360 images one is
+0.28 %: the difference is chance.
+"""
+
+for name, history in histories.items():
+    loss, accuracy = history["loss"][-1], history["val_accuracy"][-1]
+    print(f"{name:<8} training loss {loss:.3f}   test accuracy {accuracy:.1%}")
+
+epochs = np.arange(1, EPOCHS + 1)
+plt.figure(layout="constrained")
+for name, history in histories.items():
+    accuracies = 100 * np.array(history["val_accuracy"])
+    plt.plot(epochs, accuracies, "o-", color=COLORS[name])
+    plt.text(epochs[-1], accuracies[-1], f"  {name}", color=COLORS[name])
+plt.xlabel("epoch")
+plt.ylabel("test accuracy (%)")
+plt.show()
+
+"""
+## How each variable is updated
+
+`summary` has one line per variable. LANTON reads a kernel
+`(3, 3, inputs, outputs)` as one matrix of `9 * inputs` rows. Gains and biases
+are vectors, which AdamW updates.
 """
 
 optimizer.summary()
 
 """
-## What was measured
+## What was noisy
 
-The noise of each matrix and its rate over the base rate. The noisier of two
-matrices has the lower ratio.
+`noise_report` has the noise of each matrix and its learning rate over the base
+rate. Noise is the size of the difference of a gradient and the one before, over
+the size of the momentum. The noisier of two matrices has the lower rate.
 """
 
 for path, found in optimizer.noise_report().items():
     if path.endswith("kernel"):
         noise, ratio = found["noise"][0], found["ratio"][0]
-        print(f"{path:<28} noise {noise:9.4f}   ratio {ratio:.3f}")
-
-"""
-## SGD, for comparison
-
-The same initial weights and batches, with momentum. Neither rate was tuned.
-"""
-
-train(
-    make_model(),
-    keras.optimizers.SGD(falling(0.1), momentum=0.9, nesterov=True),
-)
+        print(f"{path:<28} noise {noise:7.4f}   rate / base rate {ratio:.3f}")
 
 """
 ## Where to go on
 
+`docs/guides/cnn.md` explains convolutions and batch normalization.
 `examples/cnn_images.py` trains the paper's network on these digits,
 `python -m experiments.images --dataset cifar100` with the paper's settings on
 CIFAR-100.

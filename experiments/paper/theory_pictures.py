@@ -2,9 +2,14 @@
 
 import numpy as np
 
+from experiments.styles import STYLES
+
 METHODS = ("adaptive", "fixed")
-# Okabe and Ito's, distinct for color-blind readers.
-COLORS = {"adaptive": "#0072B2", "fixed": "#D55E00"}
+# Lanton's, and D-Muon's, whose rates are fixed.
+COLORS = {
+    "adaptive": STYLES["lanton"][1],
+    "fixed": STYLES["d_muon"][1],
+}
 GREY = "#666666"
 
 
@@ -15,27 +20,37 @@ def plot(result, path):
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, 3, figsize=(12, 4), layout="constrained")
+    from keras_lanton.utils.plots import label_ends  # which imports Keras
+
+    figure, axes = pyplot.subplots(
+        1, 3, figsize=(15, 4.5), layout="constrained"
+    )
     plot_lemma(axes[0], result["lemmas"])
     plot_rate(axes[1], result["rate"])
     plot_noise(axes[2], result["noise"])
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False, fontsize=8)
+        label_ends(axis)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 
 def plot_lemma(axis, lemmas):
-    for i, one in enumerate(lemmas["noisiest_layer"]):
-        label = "H over its mean, one run each" if i == 0 else None
+    for one in lemmas["noisiest_layer"]:
         t = range(1, len(one) + 1)
-        axis.plot(t, one, color=COLORS["adaptive"], lw=0.7, label=label)
+        axis.plot(t, one, color=COLORS["adaptive"], lw=0.7)
     t = (lemmas["t0"], len(one))
     label = f"promised with probability {lemmas['promised']:g}"
-    axis.fill_between(t, 0.5, 1.5, color="#56B4E9", alpha=0.25, label=label)
+    axis.fill_between(t, 0.5, 1.5, color="#56B4E9", alpha=0.25)
+    axis.annotate(
+        label,
+        (lemmas["t0"], 1.45),
+        xytext=(3, 0),
+        textcoords="offset points",
+        verticalalignment="top",
+    )
     axis.set(
-        title="H of the noisiest layer",
+        title="H of the noisiest layer (line: one run)",
         xlabel="step",
         ylabel="H / ((1 - b2^t) M)",
         ylim=(0.4, 1.8),
@@ -46,10 +61,10 @@ def plot_rate(axis, rate):
     T = np.array(rate["T"])
     for method in METHODS:
         mean = np.mean(rate[method]["norms"], axis=0)
-        label = f"{method}, T^{rate[method]['exponent']:.2f}"
+        label = f"{method}\nT^{rate[method]['exponent']:.2f}"
         axis.loglog(T, mean, "o-", color=COLORS[method], label=label)
     line = 0.9 * mean[0] * (T / T[0]) ** rate["predicted"]
-    axis.loglog(T, line, "--", color=GREY, label="predicted, T^-0.25")
+    axis.loglog(T, line, "--", color=GREY, label="predicted\nT^-0.25")
     axis.set_xticks(T, [str(one) for one in T])
     axis.set_yticks(*[(2, 3, 4, 5, 6, 8, 10)] * 2)
     axis.minorticks_off()
@@ -64,10 +79,10 @@ def plot_rate(axis, rate):
 def plot_noise(axis, noise):
     x = noise["noises"]
     styles = {
-        "own": ("o-", "#0072B2", "each at its own setting"),
-        "same": ("^-", "#CC79A7", "both at that of adaptive"),
-        "tuned": ("s-", "#009E73", "each with its rate tuned"),
-        "predicted": ("--", GREY, "predicted from the bounds"),
+        "own": ("o-", "#332288", "each at its\nown setting"),
+        "same": ("^-", "#AA4499", "both at that\nof adaptive"),
+        "tuned": ("s-", "#117733", "each with its\nrate tuned"),
+        "predicted": ("--", GREY, "predicted from\nthe bounds"),
     }
     for key, (style, color, label) in styles.items():
         axis.plot(x, noise[key], style, color=color, label=label)
@@ -76,8 +91,8 @@ def plot_noise(axis, noise):
     axis.axhline(1, color=GREY, lw=0.5)
     axis.set(
         title="Average norm, fixed over adaptive",
-        xlabel="noise of one layer over the others'",
-        ylabel="ratio",
+        xlabel="noise of one layer / noise of the others",
+        ylabel="norm with fixed rates / norm with adaptive ones",
     )
 
 

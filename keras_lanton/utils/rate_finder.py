@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_lanton.optimizers.base import LayerwiseOptimizer
+from keras_lanton.utils.plots import label_ends
 from keras_lanton.utils.plots import new_figure
 from keras_lanton.utils.probing import endless_batches
 from keras_lanton.utils.probing import loss_of_step
@@ -60,19 +61,20 @@ class RangeTest:
         """
         figure = new_figure(width=7)
         axes = figure.subplots()
-        axes.plot(self.rates, self.losses, color="#999999", label="loss")
-        axes.plot(self.rates, self.smoothed, color="#0072B2", label="smoothed")
-        axes.axvline(
-            self.learning_rate,
-            color="#D55E00",
-            linestyle="--",
-            label=f"suggested: {self.learning_rate:.2g}",
+        axes.plot(self.rates, self.losses, color="#999999", label="one batch")
+        axes.plot(self.rates, self.smoothed, color="#332288", label="smoothed")
+        axes.axvline(self.learning_rate, color="black", linestyle="--")
+        axes.annotate(
+            f"suggested: {self.learning_rate:.2g} ",
+            (self.learning_rate, 0.02),
+            xycoords=("data", "axes fraction"),
+            horizontalalignment="right",
         )
         axes.set_xscale("log")
-        axes.set_xlabel("learning rate")
-        axes.set_ylabel("loss of the batch, before the step")
+        axes.set_xlabel("learning rate of the step")
+        axes.set_ylabel("loss before the step")
         axes.grid(alpha=0.3)
-        axes.legend()
+        label_ends(axes)
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure

@@ -15,6 +15,7 @@ import dataclasses
 import doctest
 import importlib
 import inspect
+import json
 import os
 import pathlib
 import pkgutil
@@ -199,6 +200,8 @@ def test_every_page_is_in_the_site():
     """`mkdocs build --strict` says so too, but is no part of the tests."""
     listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text())
     found = {str(p.relative_to(ROOT / "docs")) for p in PAGES[1:]}
+    # tools/notebook_pages.py makes a page of each notebook.
+    found |= {f"gallery/{path.stem}.md" for path in NOTEBOOKS}
     assert found == set(listed)
 
 
@@ -392,9 +395,92 @@ def test_notebooks_are_in_the_form_of_keras_io(path):
     assert cells[0].strip().startswith("## ")
 
 
+@pytest.fixture
+def tool(monkeypatch):
+    """A function that imports a module of tools/."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module
+
+
+@logic
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
+def test_notebooks_are_those_of_the_examples(path, tool):
+    """`make notebooks` was run after the last change."""
+    notebooks = tool("make_notebooks")
+    text = (ROOT / notebooks.notebook_path(path)).read_text()
+    cells = json.loads(text)["cells"]
+    found = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
+    assert found == notebooks.notebook_cells(path)
+    assert len(text) < notebooks.LARGEST
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    # All but the one that installs have run.
+    assert [bool(cell["execution_count"]) for cell in code] == [
+        number > 0 for number in range(len(code))
+    ]
+    for cell in code:
+        written = json.dumps(cell["outputs"])
+        for of_the_machine in ("/tmp", "/home", "site-packages", "stderr"):
+            assert of_the_machine not in written, cell["source"]
+
+
+@logic
+def test_cells_of_an_example(tmp_path, tool):
+    path = tmp_path / "small.py"
+    path.write_text(
+        '"""\nTitle: Small\nDescription: It adds.\n"""\n\n'
+        '"""\n## Sum\n"""\n\nx = 1\n\n\ndef f():\n    """Text."""\n\n'
+        '"""\nOne more.\n"""\n\nprint(x + 1)\n'
+    )
+    notebooks = tool("make_notebooks")
+    assert notebooks.header(path)["Description"] == "It adds."
+    assert notebooks.example_cells(path) == [
+        ("markdown", "## Sum"),
+        ("code", 'x = 1\n\n\ndef f():\n    """Text."""'),
+        ("markdown", "One more."),
+        ("code", "print(x + 1)"),
+    ]
+
+
+@logic
+def test_the_gallery_has_every_example(tool):
+    gallery = tool("make_gallery")
+    assert gallery.PAGE.read_text() == gallery.page()
+    examples = [*NOTEBOOKS, *(ROOT / "examples").glob("*.py")]
+    assert {card.path for card in gallery.CARDS} == set(map(name_of, examples))
+    for card in gallery.CARDS:
+        assert (gallery.PAGE.parent / "gallery" / f"{card.name}.png").exists()
+
+
+@logic
+def test_pages_of_notebooks(tool):
+    output = {"data": {"image/png": "UE5H", "text/plain": ["<Figure>"]}}
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {
+            "cell_type": "code",
+            "source": ["f()"],
+            "outputs": [{"text": ["1\n"]}, output],
+        },
+    ]
+    pages = tool("notebook_pages")
+    page, pictures = pages.markdown({"cells": cells}, "small")
+    assert page == (
+        "# Title\nText.\n\n```python\nf()\n```\n\n```text\n1\n```\n\n"
+        "![Output of the cell above](small_1.png)\n"
+    )
+    assert pictures == {"small_1.png": b"PNG"}
+    links = (
+        "[a](gallery/a.ipynb) [b](../gallery/b.ipynb#c) [d](https://e.ipynb)"
+    )
+    assert pages.on_page_markdown(links) == (
+        "[a](gallery/a.md) [b](../gallery/b.md#c) [d](https://e.ipynb)"
+    )
+
+
 @exhaustive
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 def test_notebooks_run(path, tmp_path):
+    pytest.importorskip("matplotlib", reason="they draw their results")
     pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
     pytest.importorskip(
         "keras_hub", reason="GPT-2 is KerasHub's", exc_type=ImportError
@@ -403,7 +489,11 @@ def test_notebooks_run(path, tmp_path):
     done = subprocess.run(
         [sys.executable, str(path)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(search)},
+        env={
+            **os.environ,
+            "MPLBACKEND": "agg",
+            "PYTHONPATH": os.pathsep.join(search),
+        },
         capture_output=True,
         text=True,
         timeout=600,

@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from experiments.paper.report.parts import STYLES
 from experiments.paper.report.parts import TASKS
 from experiments.paper.report.parts import below
 from experiments.paper.report.parts import label
+from experiments.paper.report.parts import label_ends
 from experiments.paper.report.parts import save
 from experiments.paper.report.parts import spread
 from experiments.paper.report.parts import subplots
 from experiments.paper.report.parts import table
 from experiments.paper.report.parts import wins
+from experiments.styles import STYLES
 
 # Seconds per 10 steps of the 1.1B Llama.
 PRINTED_SECONDS = {
@@ -63,8 +64,7 @@ def draw_losses(result, path):
         axes.set_xlabel("step")
         axes.set_ylabel("validation loss (nats per token)")
         axes.grid(alpha=0.3)
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4)
+        label_ends(axes)
     save(figure, path)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from experiments.paper.report.parts import label
+from experiments.paper.report.parts import label_ends
 from experiments.paper.report.parts import quotient
 from experiments.paper.report.parts import save
 from experiments.paper.report.parts import spread
@@ -19,25 +20,27 @@ PRINTED_NOISE = {
 
 
 def effective_rates(result, pictures):
+    from keras_lanton.utils.plots import STYLES  # which imports Keras
+
     figure, panels = subplots(len(result))
     rows = []
     for axes, (method, found) in zip(panels, result.items(), strict=True):
         for k, name in enumerate(("hidden", "embedding", "vector")):
             mean, std = (np.array(found[name][x]) for x in ("mean", "std"))
             steps = found["step"][: len(mean)]
-            colour = ("#0072B2", "#D55E00", "#009E73")[k]
-            axes.plot(steps, mean, color=colour, marker="os^"[k], label=name)
+            colour, marker = STYLES[k]
+            axes.plot(steps, mean, color=colour, marker=marker, label=name)
             axes.fill_between(
                 steps, mean - std, mean + std, color=colour, alpha=0.2
             )
             first, last = (f"{mean[i]:.2f} ± {std[i]:.2f}" for i in (0, -1))
             rows.append([label(method), name, first, last])
-        axes.set_title(label(method))
+        axes.set_title(f"{label(method)} (band: deviation)")
         axes.set_xlabel("step")
-        axes.set_ylabel("learning rate over the base rate")
+        axes.set_ylabel("learning rate / base rate")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    panels[0].legend()
+        label_ends(axes)
     save(figure, pictures / "effective_rates.png")
     start = result["lanton_paper"]["hidden"]["mean"][0]
     return [
@@ -53,15 +56,17 @@ def effective_rates(result, pictures):
 
 
 def noise(result, pictures):
+    from keras_lanton.utils.plots import STYLES  # which imports Keras
+
     figure, (axes,) = subplots(1)
     rows = []
     names = {"qk": "QK", "vo": "VO", "mlp": "MLP"}
     middle = len(result["step"]) // 2
     for k, (block, name) in enumerate(names.items()):
-        colour = ("#0072B2", "#D55E00", "#009E73")[k]
+        colour, marker = STYLES[k]
         one = {key: np.array(v) for key, v in result[block].items()}
         steps = result["step"]
-        axes.plot(steps, one["mean"], color=colour, marker="os^"[k], label=name)
+        axes.plot(steps, one["mean"], color=colour, marker=marker, label=name)
         axes.fill_between(
             steps, one["min"], one["max"], color=colour, alpha=0.2
         )
@@ -76,10 +81,11 @@ def noise(result, pictures):
             ]
         )
     axes.set_xlabel("step")
-    axes.set_ylabel("noise, sqrt(H)")
+    axes.set_title("line: mean, band: least and largest layer")
+    axes.set_ylabel("noise sqrt(H) (units of the dual norm)")
     axes.set_yscale("log")
     axes.grid(alpha=0.3)
-    axes.legend(title="mean; band: least and largest")
+    label_ends(axes)
     save(figure, pictures / "noise.png")
     columns = ("max", "min", "mean", "max/min")
     head = ["block", *columns, *(f"paper: {name}" for name in columns)]

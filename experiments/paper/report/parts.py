@@ -2,20 +2,7 @@
 
 import numpy as np
 
-# Okabe and Ito's colors; the markers tell methods apart without them.
-STYLES = {
-    "lanton": ("Lanton", "#0072B2", "o"),
-    "lanton_paper": ("Lanton, paper's settings", "#56B4E9", "s"),
-    "d_muon": ("D-Muon", "#D55E00", "^"),
-    "muon": ("Muon", "#009E73", "v"),
-    "adamuon": ("AdaMuon", "#F0E442", "D"),
-    "scion": ("Scion", "#CC79A7", "<"),
-    "mars": ("MARS-AdamW", "#E69F00", ">"),
-    "adamw": ("AdamW, clipped at 1", "#000000", "p"),
-    "sgd": ("SGD", "#000000", "X"),
-    "lamb": ("LAMB", "#E69F00", "P"),
-    "blockwise_adamw": ("BW-AdamW", "#009E73", "*"),
-}
+from experiments.styles import STYLES
 
 TASKS = {"gpt2": "GPT-2", "llama": "Llama"}
 
@@ -69,6 +56,13 @@ def subplots(count):
         squeeze=False,
     )
     return figure, panels[0]
+
+
+def label_ends(axes):
+    """The label of each line at its end, in place of a legend."""
+    from keras_lanton.utils import plots  # which imports Keras
+
+    plots.label_ends(axes)
 
 
 def save(figure, path):
