@@ -789,7 +789,9 @@ QUESTIONS = (
             "One seed. KerasHub starts every kernel at a standard deviation "
             "of 0.02, which is a sixth of `1 / sqrt(width)` at width 64; by "
             "width it is 0.07. Gradients are clipped to a global norm of 1, "
-            "unless a row says otherwise."
+            "unless a row says otherwise. Tables need a higher rate than "
+            "kernels, and clipping helps: AdamW has both in the other tables "
+            "that tune it."
         ),
         tables=(
             Table(
