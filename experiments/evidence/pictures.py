@@ -23,9 +23,11 @@ STYLE_OF = {
 
 
 def final_table():
-    """The table that the picture shows."""
-    (question,) = (q for q in questions.QUESTIONS if q.title == QUESTION)
-    return question.tables[0]
+    """The table that the picture shows; None where it is not asked for."""
+    for question in questions.QUESTIONS:
+        if question.title == QUESTION:
+            return question.tables[0]
+    return None
 
 
 def final_losses(read):
@@ -35,6 +37,8 @@ def final_losses(read):
         read: Function of a trial: its result, or None.
     """
     table = final_table()
+    if table is None:
+        return {}
     found = {}
     for label, trial in table.rows(read):
         by_seed = {

@@ -431,7 +431,9 @@ def adamws():
             ("scaled", 4e-3, 0.25),
         )
     ]
-    return fixed(*rows)
+    rate, options = AT_THEIR_BEST[16]
+    control = trial_of("lanton_control", rate, options)
+    return fixed(*rows, (REFERENCE, control))
 
 
 def others():
@@ -681,6 +683,14 @@ def finals(names, fields=None, **changes):
     return rows
 
 
+def captioned(size="S", batch_size=16, length=FULL):
+    """The caption of a table: model, batches and length of the runs."""
+    return (
+        f"GPT-2, {size}, batches of {64 * batch_size:,} tokens, {length:g} "
+        "tokens per weight"
+    )
+
+
 QUESTIONS = (
     Question(
         title="Which noise is worth measuring?",
@@ -690,7 +700,7 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 5 tokens per weight",
+                caption=captioned(length=QUICK),
                 rows=measures(tokens_per_weight=QUICK),
                 seeds=(1,),
                 reference=REFERENCE,
@@ -705,7 +715,7 @@ QUESTIONS = (
         ),
         tables=tuple(
             Table(
-                caption=f"GPT-2, S, {batch_size} blocks, 20 tokens per weight",
+                caption=captioned(batch_size=batch_size),
                 rows=measures(
                     names=(
                         "line 8",
@@ -729,9 +739,7 @@ QUESTIONS = (
         ),
         tables=tuple(
             Table(
-                caption=(
-                    f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
-                ),
+                caption=captioned(batch_size=batch_size),
                 rows=changed_by(TRIED[batch_size], batch_size=batch_size),
                 seeds=(1,),
             )
@@ -747,10 +755,7 @@ QUESTIONS = (
         tables=(
             *(
                 Table(
-                    caption=(
-                        f"GPT-2, S, {batch_size} blocks, 20 tokens per weight"
-                        f"{told(options)}"
-                    ),
+                    caption=captioned(batch_size=batch_size) + told(options),
                     rows=fixed(
                         *with_and_without(rate, options, batch_size=batch_size)
                     ),
@@ -760,14 +765,13 @@ QUESTIONS = (
                 for batch_size, (rate, options) in AT_THEIR_BEST.items()
             ),
             Table(
-                caption="GPT-2, S, 4 blocks, 20 tokens per weight"
-                + told(LESS_DECAY[1]),
+                caption=captioned(batch_size=4) + told(LESS_DECAY[1]),
                 rows=fixed(*with_and_without(*LESS_DECAY, batch_size=4)),
                 reference=REFERENCE,
             ),
             *(
                 Table(
-                    caption=f"GPT-2, M, 16 blocks, {length:g} tokens per weight"
+                    caption=captioned("M", length=length)
                     + told(AT_THEIR_BEST[16][1]),
                     rows=fixed(
                         *with_and_without(
@@ -795,9 +799,11 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="AdamW, GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption="AdamW, " + captioned(),
                 rows=adamws(),
                 seeds=(1,),
+                reference=REFERENCE,
+                curve=True,
             ),
         ),
     ),
@@ -806,7 +812,7 @@ QUESTIONS = (
         text="One seed, around the best rates.",
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption=captioned(),
                 rows=others(),
                 seeds=(1,),
                 reference=REFERENCE,
@@ -821,7 +827,7 @@ QUESTIONS = (
         ),
         tables=tuple(
             Table(
-                caption=f"GPT-2, S, {batch_size} blocks, 20 tokens per weight",
+                caption=captioned(batch_size=batch_size),
                 rows=by_interval(batch_size),
                 seeds=(1,),
                 reference="every 10 steps",
@@ -837,7 +843,7 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption=captioned(),
                 rows=by_products(),
                 reference="five quintic rows, float32",
                 seeds=(1, 2, 3, 4, 5),
@@ -852,7 +858,7 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption=captioned(),
                 rows=by_state(),
                 reference="weights and momentum in float32",
             ),
@@ -873,11 +879,12 @@ QUESTIONS = (
     Question(
         title="Which optimizer for fine-tuning?",
         text=(
-            "1,000 steps of 16 blocks on `sotu`, all without weight decay, "
-            "from weights that were trained on `wiki` to 20 tokens per weight. "
-            "Learned: the fall of the loss on the new text. Forgotten: the "
-            "rise of the loss on the old one. LoRA has rank 8, on queries and "
-            "values. The rates are chosen by the new loss of the first seed."
+            "1,000 steps on `sotu`, in batches of 1,024 tokens, all without "
+            "weight decay, from weights that were trained on `wiki` to 20 "
+            "tokens per weight. Learned: the fall of the loss on the new "
+            "text. Forgotten: the rise of the loss on the old one. LoRA has "
+            "rank 8, on queries and values. The rates are chosen by the new "
+            "loss of the first seed."
         ),
         tables=tuple(
             FineTuningTable(
@@ -895,8 +902,7 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight"
-                + told(AT_THEIR_BEST[16][1]),
+                caption=captioned() + told(AT_THEIR_BEST[16][1]),
                 rows=frozen(),
                 reference="noise as measured",
             ),
@@ -907,7 +913,7 @@ QUESTIONS = (
         text="`cautious_weight_decay` of `Lanton()`.",
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption=captioned(),
                 rows=by_caution(),
                 reference="`cautious_weight_decay=False`, 0.03",
             ),
@@ -922,8 +928,7 @@ QUESTIONS = (
         ),
         tables=(
             RateTable(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight, "
-                "`weight_decay=0.03`",
+                caption=captioned() + ", `weight_decay=0.03`",
                 **WINDOWS,
             ),
         ),
@@ -936,7 +941,7 @@ QUESTIONS = (
         ),
         tables=(
             Table(
-                caption="GPT-2, S, 16 blocks, 20 tokens per weight",
+                caption=captioned(),
                 rows=finals(SPACES, text="sotu"),
                 undecided=functools.partial(undecided, tuple(SPACES)),
                 seeds=REPORTING,
@@ -970,8 +975,9 @@ QUESTIONS = (
     Question(
         title="Does the best rate change with the width?",
         text=(
-            "400 steps of 16 blocks at every width, one seed. The best rate "
-            "is the lowest point of a parabola through the best three."
+            "400 steps of batches of 1,024 tokens at every width, one seed. "
+            "The best rate is the lowest point of a parabola through the "
+            "best three."
         ),
         tables=tuple(
             RateTable(
@@ -1001,8 +1007,7 @@ QUESTIONS = (
         ),
         tables=tuple(
             Table(
-                caption=f"GPT-2, {size}, 16 blocks, {length:g} tokens per "
-                "weight",
+                caption=captioned(size, length=length),
                 rows=elsewhere(rates, size=size, tokens_per_weight=length),
                 reference=REFERENCE,
             )

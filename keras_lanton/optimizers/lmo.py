@@ -584,9 +584,10 @@ class LMOOptimizer(LayerwiseOptimizer):
 
         Returns:
             For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
-            the units of the dual norm; `"ratio"`, the matrix' rate over the
-            base rate; `"learning_rate"`, their product in the last step.
-            Before the first step it is that of the first step. Variables that
+            the units of `NoiseAdaptiveRate(alpha_unit=)`; `"ratio"`, the
+            matrix' rate over the base rate; `"learning_rate"`, their product
+            in the last step. Before the first step it is that of the first
+            step. Variables that
             AdamW updates have noise 0 and ratio 1, because their noise is not
             measured. If two variables have one path, the second has its
             position in `updated_specs` appended.
