@@ -205,12 +205,15 @@ def print_table(histories):
 def plot_accuracies(histories, path):
     figure, axes = plt.subplots(layout="constrained")
     axes.spines[["top", "right"]].set_visible(False)
-    for name, history in histories.items():
+    order = sorted(histories, key=lambda n: histories[n]["val_accuracy"][-1])
+    # The lower label hangs, the upper one stands: they do not overlap.
+    for name, place in zip(order, ("top", "bottom"), strict=False):
         label, color = STYLES[name]
-        accuracies = 100 * np.array(history["val_accuracy"])
+        accuracies = 100 * np.array(histories[name]["val_accuracy"])
         epochs = np.arange(1, len(accuracies) + 1)
         axes.plot(epochs, accuracies, "o-", color=color)
-        axes.text(epochs[-1], accuracies[-1], f"  {label}", color=color)
+        end = (epochs[-1], accuracies[-1])
+        axes.text(*end, f"  {label}", color=color, va=place)
     axes.set_xlabel("epoch")
     axes.set_ylabel("test accuracy (%)")
     figure.savefig(path, dpi=150)

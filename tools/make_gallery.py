@@ -85,7 +85,7 @@ CARDS = (
         "examples/cnn_images.py",
         "3 minutes",
         "noise_cnn.png",
-        alt="Noise of hidden matrices and embeddings over the steps",
+        alt="Noise of the matrices over the steps",
         panels=3,
         title="The paper's convolutional network",
         shows="Train airbench94 on handwritten digits with LANTON and SGD.",

@@ -12,8 +12,8 @@ import pathlib
 import re
 from typing import Any
 
-# A page asks no other server for a picture.
-BADGE = re.compile(r"\[!\[Open in Colab\]\([^)]*\)\]")
+# A picture of another server, which a page of the site does not ask.
+BADGE = re.compile(r"\[!\[([^]]+)\]\(https:[^)]+\)\]\(")
 LINK = re.compile(r"(?<=\()([\w/.]*gallery/\w+)\.ipynb(?=[)#])")
 
 
@@ -53,7 +53,7 @@ def markdown(
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
-            parts.append(BADGE.sub("[Open in Colab]", source))
+            parts.append(BADGE.sub(r"[\1](", source))
             continue
         parts.append(f"```python\n{source}\n```")
         for output in cell["outputs"]:

@@ -137,7 +137,7 @@ for name, history in histories.items():
     print(f"{name:<8} training loss {loss:.3f}   test accuracy {accuracy:.1%}")
 
 epochs = np.arange(1, EPOCHS + 1)
-plt.figure(layout="constrained")
+plt.figure(figsize=(5, 3.5), layout="constrained")
 for name, history in histories.items():
     accuracies = 100 * np.array(history["val_accuracy"])
     plt.plot(epochs, accuracies, "o-", color=COLORS[name])

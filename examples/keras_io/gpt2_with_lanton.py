@@ -154,7 +154,7 @@ for name, loss in losses.items():
     print(f"{name:<8} validation loss {loss[-1]:.3f} after {STEPS} steps")
 
 steps = STEPS_PER_EPOCH * np.arange(1, EPOCHS + 1)
-plt.figure(layout="constrained")
+plt.figure(figsize=(5, 3.5), layout="constrained")
 for name, loss in losses.items():
     plt.plot(steps, loss, "o-", color=COLORS[name])
     plt.text(steps[-1], loss[-1], f"  {name}", color=COLORS[name])

@@ -65,10 +65,12 @@ class RangeTest:
         axes.plot(self.rates, self.smoothed, color="#332288", label="smoothed")
         axes.axvline(self.learning_rate, color="black", linestyle="--")
         axes.annotate(
-            f"suggested: {self.learning_rate:.2g} ",
-            (self.learning_rate, 0.02),
+            f"suggested: {self.learning_rate:.2g}",
+            (self.learning_rate, 1.0),
             xycoords=("data", "axes fraction"),
-            horizontalalignment="right",
+            xytext=(0, 4),
+            textcoords="offset points",
+            horizontalalignment="center",
         )
         axes.set_xscale("log")
         axes.set_xlabel("learning rate of the step")

@@ -454,8 +454,9 @@ def test_the_gallery_has_every_example(tool):
 @logic
 def test_pages_of_notebooks(tool):
     output = {"data": {"image/png": "UE5H", "text/plain": ["<Figure>"]}}
+    badge = "[![Colab](https://other/badge.svg)](https://colab/a.ipynb)"
     cells = [
-        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {"cell_type": "markdown", "source": ["# Title\n", badge]},
         {
             "cell_type": "code",
             "source": ["f()"],
@@ -465,7 +466,7 @@ def test_pages_of_notebooks(tool):
     pages = tool("notebook_pages")
     page, pictures = pages.markdown({"cells": cells}, "small")
     assert page == (
-        "# Title\nText.\n\n```python\nf()\n```\n\n```text\n1\n```\n\n"
+        "# Title\n[Colab](https://colab/a.ipynb)\n\n```python\nf()\n```\n\n```text\n1\n```\n\n"
         "![Output of the cell above](small_1.png)\n"
     )
     assert pictures == {"small_1.png": b"PNG"}
