@@ -128,7 +128,7 @@ histories["SGD"] = train(make_model(), sgd)
 """
 ## Results
 
-Both networks classify more than 99 % of the test images. Of 360 images one is
+Both networks classify some 99 % of the test images. Of 360 images one is
 0.28 %: the difference is chance.
 """
 
