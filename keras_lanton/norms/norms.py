@@ -28,6 +28,7 @@ from keras import ops
 from keras_lanton import backends
 from keras_lanton.backends.functional import Devices
 from keras_lanton.norms.entry_noise import EntryNoise
+from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import inner_products
 from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.dispatch import polar_factor
@@ -148,6 +149,8 @@ class Spectral(Norm):
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
         d_in, d_out = D.shape[-2:]
+        if self.nuclear_norm is frobenius_nuclear_norm:  # of any scale
+            return math.sqrt(d_out / d_in) * frobenius_nuclear_norm(D)
         estimate: Callable[[Tensor], Tensor]
         if self.nuclear_norm is None:
             polar = polar_factor(d_in, d_out, rows=self.rows, dtype=self.dtype)
