@@ -50,6 +50,22 @@ def is_compiled(tensor: Tensor) -> bool:
     return isinstance(tensor, jax.core.Tracer)
 
 
+def after(earlier: Tensor, value: Tensor) -> Tensor:
+    """The value, which XLA then knows only after `earlier`.
+
+    XLA copies what a conditional reads and a later step overwrites, unless
+    the step cannot come first.
+
+    Args:
+        earlier: Sizes of at least 0, or NaN; float32.
+        value: A tensor.
+    """
+    if not is_compiled(earlier):
+        return value
+    never = jnp.min(earlier) < 0
+    return jnp.where(never, jnp.zeros_like(value), value)
+
+
 def replace_if(
     predicate: Tensor, replace: Callable[..., Any], *old: Any
 ) -> Any:
@@ -69,8 +85,9 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return branches[int(index)]()
 
 
-# The function of each entry of a stack, to float32, in turn.
-each: Callable[..., Any] = jax.lax.map
+def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
+    """The function of each entry of some stacks, to float32, in turn."""
+    return jax.lax.map(lambda entries: function(*entries), stacks)
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

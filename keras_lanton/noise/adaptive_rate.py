@@ -297,6 +297,7 @@ class NoiseAdaptiveRate(Part):
         outputs = self.sample(plan, norms, G, B_last, state, due)
         measured = ops.convert_to_tensor(measured)  # on the device again
         new = self.accumulate(plan, state, outputs, measured)
+        active = backend.after(outputs, active)
         if "previous_gradient" in state:
             new["previous_gradient"] = self.store_reference(
                 plan, G, state["previous_gradient"], active, t
