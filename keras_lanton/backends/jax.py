@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import add_products as add_products
+from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import on_host as on_host
@@ -48,22 +49,6 @@ def cond(
 def is_compiled(tensor: Tensor) -> bool:
     """Returns whether a tensor is part of a program that is being traced."""
     return isinstance(tensor, jax.core.Tracer)
-
-
-def after(earlier: Tensor, value: Tensor) -> Tensor:
-    """The value, which XLA then knows only after `earlier`.
-
-    XLA copies what a conditional reads and a later step overwrites, unless
-    the step cannot come first.
-
-    Args:
-        earlier: Sizes of at least 0, or NaN; float32.
-        value: A tensor.
-    """
-    if not is_compiled(earlier):
-        return value
-    never = jnp.min(earlier) < 0
-    return jnp.where(never, jnp.zeros_like(value), value)
 
 
 def replace_if(

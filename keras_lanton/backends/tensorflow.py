@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import add_products as add_products
+from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster

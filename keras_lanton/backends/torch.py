@@ -36,6 +36,11 @@ def cond(
     return on_true() if bool(predicate) else on_false()
 
 
+def after(earlier: Tensor, value: Tensor) -> Tensor:
+    """PyTorch does one thing after the other as it is."""
+    return value
+
+
 def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
     """The function of each entry of some stacks, to float32, in turn."""
     found, count = None, len(stacks[0])

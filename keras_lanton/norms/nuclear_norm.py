@@ -42,7 +42,7 @@ def frobenius_nuclear_norm(D: Tensor) -> Tensor:
         D: `(..., m, n)`, any float dtype, entries of any finite size.
 
     Returns:
-        `(...)`, float32; NaN where D is not finite.
+        `(...)`, float32; infinite or NaN where D is not finite.
     """
     norm = backend.frobenius_norm(D)[..., 0, 0]
     return min(D.shape[-2:]) ** 0.5 * norm
