@@ -663,9 +663,7 @@ def by_estimator(rate, options, **fields):
         )
         for label, more in ESTIMATORS.items()
     ]
-    rows.append(
-        ("`alpha=None`", trial_of("lanton", rate, options, **fields))
-    )
+    rows.append(("`alpha=None`", trial_of("lanton", rate, options, **fields)))
     return fixed(*rows)
 
 

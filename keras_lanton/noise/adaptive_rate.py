@@ -123,11 +123,12 @@ class NoiseAdaptiveRate(Part):
             an even `gradient_accumulation_steps`; `"momentum"`:
             G_t - B_{t-1}, which needs no second buffer.
         estimator: Estimator of the nuclear norm of hidden samples:
-            `"frobenius"` (`sqrt(min(d_in, d_out)) ||D||_F`, an upper bound),
-            `"lanczos"` (sketch and stochastic Lanczos quadrature, within a few
-            percent), `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's
-            rows), `"svd"` (exact), `"randomized_svd"` (the paper's) or
-            `"auto"`. `"auto"` is `"frobenius"` with `alpha_unit="signal"`.
+            `"frobenius"` (`sqrt(min(d_in, d_out)) ||D||_F`, an upper bound)
+            or `"lanczos"` (sketch and stochastic Lanczos quadrature, within a
+            few percent). Also `"newton_schulz"` (`<D, polar(D)>`, by the
+            optimizer's rows), `"svd"` (exact) or `"randomized_svd"` (the
+            paper's).
+            `"auto"` is `"frobenius"` with `alpha_unit="signal"`.
             With other units it is `"lanczos"` on a CPU, and on a GPU or TPU
             `<D, polar(D)>` by five rows, which needs neither QR nor
             eigenvalues.

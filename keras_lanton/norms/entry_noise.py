@@ -115,7 +115,7 @@ class EntryNoise:
         )
 
     def of_each(self) -> tuple[Tensor, ...]:
-        """What `whiten` takes of each matrix, stacked: its arguments after M."""
+        """The arguments of `whiten` after M, stacked matrix by matrix."""
         rows, columns, m = self._relative()
         return rows, columns, m, self.known[:, None, None]
 

@@ -34,9 +34,9 @@ def inner_products(A: Tensor, B: Tensor) -> Tensor:
 def frobenius_nuclear_norm(D: Tensor) -> Tensor:
     """sqrt(min(m, n)) ||D||_F: an upper bound, exact if D is orthogonal.
 
-    One pass over D. Of Gaussian noise it is 1.18 times the nuclear norm if D
-    is square, and 1.03 times that if one side is four times the other; of a
-    matrix of rank k sqrt(min(m, n) / k) times that.
+    It takes one pass over D. For Gaussian noise it is 1.18 times the nuclear
+    norm if D is square, and 1.03 times if one side is four times the other.
+    For k equal singular values it is sqrt(min(m, n) / k) times the norm.
 
     Args:
         D: `(..., m, n)`, any float dtype, entries of any finite size.

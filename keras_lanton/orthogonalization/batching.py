@@ -105,7 +105,7 @@ def one_by_one(
 ) -> Callable[..., Tensor]:
     """A function of a matrix as one of a stack, or all at once.
 
-    What is done to one matrix after the other is done in a CPU's cache.
+    A CPU works on one matrix after the other in its cache.
 
     Args:
         function: Function of tensors `(..., m, n)` of one batch shape.

@@ -60,9 +60,7 @@ def test_frobenius_is_not_finite_where_a_matrix_is_not(bad: float) -> None:
 def test_frobenius_is_exact_for_orthogonal_matrices() -> None:
     Q = np.linalg.qr(matrices((40, 24)))[0]
     norm = Spectral(rows=JORDAN.rows, nuclear_norm=frobenius_nuclear_norm)
-    np.testing.assert_allclose(
-        dual(norm, Q), (24 / 40) ** 0.5 * 24, rtol=1e-5
-    )
+    np.testing.assert_allclose(dual(norm, Q), (24 / 40) ** 0.5 * 24, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
