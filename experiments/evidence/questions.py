@@ -867,16 +867,27 @@ QUESTIONS = (
             "without any (`alpha=None`). Noise is measured within matrices "
             "in all rows."
         ),
-        tables=tuple(
+        tables=(
+            *(
+                Table(
+                    caption=captioned(batch_size=batch_size) + told(options),
+                    rows=by_estimator(rate, options, batch_size=batch_size),
+                    reference=NUCLEAR,
+                )
+                for batch_size, (rate, options) in (
+                    (16, AT_THEIR_BEST[16]),
+                    (4, LESS_DECAY),
+                )
+            ),
             Table(
-                caption=captioned(batch_size=batch_size) + told(options),
-                rows=by_estimator(rate, options, batch_size=batch_size),
+                caption=captioned("M", length=QUICK)
+                + told(AT_THEIR_BEST[16][1]),
+                rows=by_estimator(
+                    *AT_THEIR_BEST[16], size="M", tokens_per_weight=QUICK
+                ),
+                seeds=(1,),
                 reference=NUCLEAR,
-            )
-            for batch_size, (rate, options) in (
-                (16, AT_THEIR_BEST[16]),
-                (4, LESS_DECAY),
-            )
+            ),
         ),
     ),
     Question(
