@@ -442,13 +442,19 @@ def rotate(gradients, by):
     """The gradients handed on among the variables of equal shape.
 
     So that one step's gradients differ from the last step's without a second
-    copy of them: a noise sample must not be zero.
+    copy of them: a noise sample must not be zero. A variable alone of its
+    shape has its rows the other way round on every second step.
     """
+    from keras import ops
+
     groups = {}
     for i, gradient in enumerate(gradients):
         groups.setdefault(tuple(gradient.shape), []).append(i)
     rotated = list(gradients)
     for group in groups.values():
+        if len(group) == 1 and by % 2:
+            rotated[group[0]] = ops.flip(gradients[group[0]], axis=0)
+            continue
         for position, i in enumerate(group):
             rotated[i] = gradients[group[(position + by) % len(group)]]
     return rotated

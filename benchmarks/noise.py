@@ -29,6 +29,7 @@ CASES = (
     "pow2",
 )
 ESTIMATORS = (
+    "frobenius",
     "lanczos",
     "newton_schulz jordan",
     "newton_schulz you",
@@ -81,6 +82,7 @@ def make_estimator(name):
                 rank=6,
                 power_iterations=2,
             ),
+            "frobenius": nuclear_norm.frobenius_nuclear_norm,
             "lanczos": nuclear_norm.lanczos_nuclear_norm,
             "svd": nuclear_norm.svd_nuclear_norm,
         }[kind],

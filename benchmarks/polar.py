@@ -45,6 +45,7 @@ def flops(m, n, *, rows, form, restarts):
 
 def make_form(form, m, n, rows, dtype):
     """A function of a stack, and the number of its restarts."""
+    from keras_lanton.orthogonalization.batching import one_by_one
     from keras_lanton.orthogonalization.dispatch import polar_factor
     from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
     from keras_lanton.orthogonalization.newton_schulz import newton_schulz
@@ -53,7 +54,8 @@ def make_form(form, m, n, rows, dtype):
     if form == "standard":
         return lambda X: newton_schulz(X, rows, dtype=dtype), 0
     if form == "chosen":
-        return polar_factor(m, n, rows=rows, dtype=dtype), 0
+        polar = polar_factor(m, n, rows=rows, dtype=dtype)
+        return one_by_one(polar, min(m, n)), 0
     restarts = restart_rows(rows, dtype)
     return (
         lambda X: gram_newton_schulz(X, rows, restarts=restarts, dtype=dtype),

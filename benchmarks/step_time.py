@@ -69,12 +69,17 @@ class KerasStep(Contestant):
         import jax
 
         self.state = [v.value for v in self.optimizer.variables]
-        apply = jax.jit(self.optimizer.stateless_apply, donate_argnums=(0, 2))
+
+        # In the order of the results, as `fit` has them: JAX gives the memory
+        # of a donated buffer to the first result of its shape.
+        @functools.partial(jax.jit, donate_argnums=(0, 1))
+        def apply(values, state, gradients):
+            return self.optimizer.stateless_apply(state, gradients, values)
 
         def step(gradients):
             weights = self.weights
             weights.values, self.state = apply(
-                self.state, gradients, weights.values
+                weights.values, self.state, gradients
             )
             return weights.values, self.state
 
@@ -136,8 +141,8 @@ class OptaxStep(Contestant):
         options = {} if self.defaults else self.options()
         muon = optax.contrib.muon(1e-3, **options)
 
-        @functools.partial(jax.jit, donate_argnums=(0, 2))
-        def apply(state, gradients, values):
+        @functools.partial(jax.jit, donate_argnums=(0, 1))
+        def apply(values, state, gradients):
             updates, state = muon.update(gradients, state, values)
             return optax.apply_updates(values, updates), state
 
@@ -146,7 +151,7 @@ class OptaxStep(Contestant):
         def step(gradients):
             weights = self.weights
             weights.values, self.state = apply(
-                self.state, gradients, weights.values
+                weights.values, self.state, gradients
             )
             return weights.values, self.state
 

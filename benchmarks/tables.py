@@ -129,7 +129,7 @@ ASKED = (
         ("recompilations",),
     ),
     Asked(
-        "estimator fairness: max/min of estimate/true over shapes and spectra",
+        "fairness of `lanczos`: max/min of estimate/true over shapes, spectra",
         1.1,
         "noise",
         ("estimator_spread",),

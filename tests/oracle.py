@@ -120,7 +120,8 @@ class Oracle:
 
     `ns_coefficients` is a name, a list of rows, or `"exact"` for the polar
     factor itself, through an SVD. `noise_estimator="auto"` is an SVD too:
-    it is exact for matrices as small as those of the tests.
+    it is exact for matrices as small as those of the tests. In units of the
+    signal it is the Frobenius norm, times the root of the short side.
 
     `noise_schedule="staggered"` needs `turns`: for each layer an array with
     the residue of the steps, counted from the first that can measure and
@@ -420,7 +421,12 @@ class Oracle:
     def _dual_norm(self, layer, d):
         d_in, d_out = d.shape
         if layer.role == "hidden":
-            if self.noise_estimator in ("svd", "lanczos", "auto"):
+            estimator = self.noise_estimator
+            if estimator == "auto" and self.alpha_unit == "signal":
+                estimator = "frobenius"
+            if estimator == "frobenius":
+                nuclear = math.sqrt(min(d.shape)) * np.linalg.norm(d)
+            elif estimator in ("svd", "lanczos", "auto"):
                 nuclear = np.sum(np.linalg.svd(d, compute_uv=False))
             else:
                 nuclear = np.sum(d * self._polar(d))

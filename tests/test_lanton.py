@@ -288,6 +288,12 @@ CASES = {
         "within_matrices": False,
         "noise_interval": 2,
     },
+    "signal": {"alpha_unit": "signal", "noise_interval": 2},
+    "frobenius": {
+        "alpha_unit": "absolute",
+        "noise_interval": 1,
+        "noise_estimator": "frobenius",
+    },
     "signal_momentum": {
         "alpha_unit": "signal",
         "noise_reference": "momentum",

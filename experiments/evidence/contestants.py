@@ -45,6 +45,9 @@ IMAGE_LANTON = {"beta_1": 0.9, "nesterov": True, **IMAGES}
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
 # Of every run of Lanton whose settings do not name others.
 PRODUCTS = {"newton_schulz.coefficients": "jordan"}
+# Of every run with noise: all matrices of S are so small that their nuclear
+# norms are then exact but for a few percent.
+ESTIMATOR = {"noise.estimator": "lanczos"}
 # By name: label, builder, options.
 CONTESTANTS = {
     "adamw": (
@@ -187,6 +190,8 @@ def make_optimizer(builder, learning_rate, options):
         return AdamWOfTables(learning_rate, **options)
     if builder == "lanton":
         options = {**PRODUCTS, **options}
+    if any(name.startswith("noise.") for name in options):
+        options = {**ESTIMATOR, **options}
     if "noise.measure" in options:
         options = variants.with_variant(options)
     if any(name.startswith("inside.") for name in options):

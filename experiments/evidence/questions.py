@@ -598,6 +598,11 @@ def elsewhere(rates, **fields):
     return fixed(*rows)
 
 
+NUCLEAR = '`estimator="lanczos"`'
+ESTIMATORS = {
+    NUCLEAR: {},
+    '`estimator="frobenius"`': {"noise.estimator": "frobenius"},
+}
 STATE = {
     "weights and momentum in float32": {},
     "momentum in int8": {"momentum_dtype": "int8"},
@@ -641,6 +646,25 @@ def by_interval(batch_size):
             for interval in (10, 20, 40)
         )
     )
+
+
+def by_estimator(rate, options, **fields):
+    """Rows of Lanton with other dual norms of hidden matrices, or without.
+
+    Args:
+        rate: The learning rate.
+        options: Of all rows.
+        **fields: Of the trials.
+    """
+    rows = [
+        (
+            label,
+            trial_of("lanton_signal", rate, {**options, **more}, **fields),
+        )
+        for label, more in ESTIMATORS.items()
+    ]
+    rows.append(("`alpha=None`", trial_of("lanton", rate, options, **fields)))
+    return fixed(*rows)
 
 
 def tuned(names, read, **fields):
@@ -833,6 +857,37 @@ QUESTIONS = (
                 reference="every 10 steps",
             )
             for batch_size in (16, 4)
+        ),
+    ),
+    Question(
+        title="How exact must the dual norm be?",
+        text=(
+            "The noise between matrices, in units of the momentum, with "
+            "nuclear norms or with Frobenius norms of hidden matrices, or "
+            "without any (`alpha=None`). Noise is measured within matrices "
+            "in all rows."
+        ),
+        tables=(
+            *(
+                Table(
+                    caption=captioned(batch_size=batch_size) + told(options),
+                    rows=by_estimator(rate, options, batch_size=batch_size),
+                    reference=NUCLEAR,
+                )
+                for batch_size, (rate, options) in (
+                    (16, AT_THEIR_BEST[16]),
+                    (4, LESS_DECAY),
+                )
+            ),
+            Table(
+                caption=captioned("M", length=QUICK)
+                + told(AT_THEIR_BEST[16][1]),
+                rows=by_estimator(
+                    *AT_THEIR_BEST[16], size="M", tokens_per_weight=QUICK
+                ),
+                seeds=(1,),
+                reference=NUCLEAR,
+            ),
         ),
     ),
     Question(

@@ -3,7 +3,7 @@
 Only the module of the backend that Keras runs on is imported. All modules have
 the same names:
 
-- control flow: `is_compiled`, `cond`, `replace_if`, `switch`, `each`;
+- control flow: `is_compiled`, `cond`, `replace_if`, `switch`, `each`, `after`;
 - values that decide what is done: `to_host`, `on_host`, `unpack`;
 - work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `update_`,
   `abs_sums`, `bitcast`;

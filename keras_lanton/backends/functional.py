@@ -125,6 +125,20 @@ def scale_(X: Tensor, factor: Tensor | float) -> Tensor:
     return factor * X
 
 
+def after(earlier: Tensor, value: Tensor) -> Tensor:
+    """The value, which XLA then knows only after `earlier`.
+
+    XLA copies what a conditional reads and a later step overwrites, unless
+    the step cannot come first.
+
+    Args:
+        earlier: Sizes of at least 0, or NaN; float32.
+        value: A tensor.
+    """
+    never = ops.min(earlier) < 0.0
+    return ops.where(never, ops.zeros_like(value), value)
+
+
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """A tensor cut into consecutive pieces along its first axis."""
     ends = list(itertools.accumulate(sizes))

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import add_products as add_products
+from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import on_host as on_host
@@ -69,8 +70,9 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return branches[int(index)]()
 
 
-# The function of each entry of a stack, to float32, in turn.
-each: Callable[..., Any] = jax.lax.map
+def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
+    """The function of each entry of some stacks, to float32, in turn."""
+    return jax.lax.map(lambda entries: function(*entries), stacks)
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import add_products as add_products
+from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
@@ -61,10 +62,14 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return tf.switch_case(index, branches)
 
 
-# The function of each entry of a stack, to float32, in turn.
-each: Callable[..., Any] = functools.partial(
-    tf.map_fn, parallel_iterations=1, fn_output_signature=tf.float32
-)
+def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
+    """The function of each entry of some stacks, to float32, in turn."""
+    return tf.map_fn(
+        lambda entries: function(*entries),
+        stacks,
+        parallel_iterations=1,
+        fn_output_signature=tf.float32,
+    )
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:

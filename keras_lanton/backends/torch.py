@@ -36,15 +36,20 @@ def cond(
     return on_true() if bool(predicate) else on_false()
 
 
-def each(function: Callable[[Tensor], Tensor], stack: Tensor) -> Tensor:
-    """The function of each entry of a stack, to float32, in turn."""
-    found = None
-    for i, entry in enumerate(stack):
-        value = function(entry)
-        if len(stack) == 1:
+def after(earlier: Tensor, value: Tensor) -> Tensor:
+    """PyTorch does one thing after the other as it is."""
+    return value
+
+
+def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
+    """The function of each entry of some stacks, to float32, in turn."""
+    found, count = None, len(stacks[0])
+    for i, entries in enumerate(zip(*stacks, strict=True)):
+        value = function(*entries)
+        if count == 1:
             return value[None]
         if found is None:
-            found = value.new_empty((len(stack), *value.shape))
+            found = value.new_empty((count, *value.shape))
         found[i] = value
     return found
 

@@ -30,6 +30,7 @@ from keras_lanton.norms.entry_noise import line_rms
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import norm_of
 from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
+from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
 from keras_lanton.norms.nuclear_norm import svd_nuclear_norm
@@ -53,7 +54,14 @@ CHOICES = {
     "group_reduction": ("max", "mean"),
     "schedule": ("staggered", "interval"),
     "reference": ("previous_gradient", "independent_gradient", "momentum"),
-    "estimator": ("auto", "lanczos", "newton_schulz", "randomized_svd", "svd"),
+    "estimator": (
+        "auto",
+        "frobenius",
+        "lanczos",
+        "newton_schulz",
+        "randomized_svd",
+        "svd",
+    ),
 }
 NUMBERS: Numbers = {
     "alpha": ("None or a number above 0", lambda x: x > 0, False),
@@ -115,10 +123,13 @@ class NoiseAdaptiveRate(Part):
             an even `gradient_accumulation_steps`; `"momentum"`:
             G_t - B_{t-1}, which needs no second buffer.
         estimator: Estimator of the nuclear norm of hidden samples:
-            `"lanczos"` (sketch and stochastic Lanczos quadrature, within a few
-            percent), `"newton_schulz"` (`<D, polar(D)>`, by the optimizer's
-            rows), `"svd"` (exact), `"randomized_svd"` (the paper's) or
-            `"auto"`. `"auto"` is `"lanczos"` on a CPU. On a GPU or TPU it is
+            `"frobenius"` (`sqrt(min(d_in, d_out)) ||D||_F`, an upper bound)
+            or `"lanczos"` (sketch and stochastic Lanczos quadrature, within a
+            few percent). Also `"newton_schulz"` (`<D, polar(D)>`, by the
+            optimizer's rows), `"svd"` (exact) or `"randomized_svd"` (the
+            paper's).
+            `"auto"` is `"frobenius"` with `alpha_unit="signal"`.
+            With other units it is `"lanczos"` on a CPU, and on a GPU or TPU
             `<D, polar(D)>` by five rows, which needs neither QR nor
             eigenvalues.
         rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
@@ -204,8 +215,13 @@ class NoiseAdaptiveRate(Part):
         """The estimator; None stands for <D, polar(D)>."""
         rank = 6 if self.rank is None else self.rank
         iterations = self.power_iterations
+        # A quotient of two norms of like matrices needs no more.
+        in_units_of_signal = self.alpha_unit == "signal"
         return {
-            "auto": fastest_nuclear_norm,
+            "auto": frobenius_nuclear_norm
+            if in_units_of_signal
+            else fastest_nuclear_norm,
+            "frobenius": frobenius_nuclear_norm,
             "lanczos": lanczos_nuclear_norm,
             "newton_schulz": None,
             "svd": svd_nuclear_norm,
@@ -282,6 +298,7 @@ class NoiseAdaptiveRate(Part):
         outputs = self.sample(plan, norms, G, B_last, state, due)
         measured = ops.convert_to_tensor(measured)  # on the device again
         new = self.accumulate(plan, state, outputs, measured)
+        active = backend.after(outputs, active)
         if "previous_gradient" in state:
             new["previous_gradient"] = self.store_reference(
                 plan, G, state["previous_gradient"], active, t

@@ -47,6 +47,38 @@ def line_rms(D: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
+def whiten(
+    M: Tensor, rows: Tensor, columns: Tensor, m: Tensor, known: Tensor
+) -> Tensor:
+    """M_ij / (r'_i c'_j), r'_i^2 = r_i^2 + w mean(M^2), likewise c'_j.
+
+    With little noise this is M but for its scale.
+
+    Args:
+        M: Momentum, `(..., rows, columns)`, any float dtype.
+        rows: r_i^2 / m^2, `(..., rows, 1)` float32.
+        columns: c_j^2 / m^2, `(..., 1, columns)` float32.
+        m: RMS of the noise, `(..., 1, 1)` float32.
+        known: Which matrices were measured, `(..., 1, 1)` bool; the others
+            stay as they are.
+
+    Returns:
+        `(..., rows, columns)`, float32, up to a factor for each matrix.
+    """
+    rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
+    signal = ops.minimum(rms / ops.where(m > 0, m, 1.0), LARGEST)
+    signal = SIGNAL_WEIGHT * ops.square(signal)
+    # In units of the larger of the two: no matrix leaves float32.
+    unit = ops.maximum(signal, 1.0)
+    floor = ops.maximum(signal / unit, SMALLEST**2)
+    row_factors, column_factors = (
+        ops.where(known, ops.rsqrt(squares / unit + floor), 1.0)
+        for squares in (rows, columns)
+    )
+    M = ops.cast(M, "float32") * row_factors
+    return backend.scale_(M, column_factors)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EntryNoise:
     """Noise of the entries of some matrices `(n, rows, columns)`.
@@ -82,31 +114,10 @@ class EntryNoise:
             m[:, :, None],
         )
 
-    def whiten(self, M: Tensor) -> Tensor:
-        """M_ij / (r'_i c'_j), r'_i^2 = r_i^2 + w mean(M^2), likewise c'_j.
-
-        With little noise this is M but for its scale.
-
-        Args:
-            M: Momentum, `(n, rows, columns)`, any float dtype.
-
-        Returns:
-            Likewise, float32, up to a factor for each matrix.
-        """
+    def of_each(self) -> tuple[Tensor, ...]:
+        """The arguments of `whiten` after M, stacked matrix by matrix."""
         rows, columns, m = self._relative()
-        rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
-        signal = ops.minimum(rms / ops.where(m > 0, m, 1.0), LARGEST)
-        signal = SIGNAL_WEIGHT * ops.square(signal)
-        known = self.known[:, None, None]
-        # In units of the larger of the two: no matrix leaves float32.
-        unit = ops.maximum(signal, 1.0)
-        floor = ops.maximum(signal / unit, SMALLEST**2)
-        row_factors, column_factors = (
-            ops.where(known, ops.rsqrt(squares / unit + floor), 1.0)
-            for squares in (rows, columns)
-        )
-        M = ops.cast(M, "float32") * row_factors
-        return backend.scale_(M, column_factors)
+        return rows, columns, m, self.known[:, None, None]
 
     def shrunk_signs(self, M: Tensor, *, factor: float = 1.0) -> Tensor:
         """M / sqrt(M^2 + V_M), V_M the variance of its own noise.

@@ -28,6 +28,8 @@ from keras import ops
 from keras_lanton import backends
 from keras_lanton.backends.functional import Devices
 from keras_lanton.norms.entry_noise import EntryNoise
+from keras_lanton.norms.entry_noise import whiten
+from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import inner_products
 from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.dispatch import polar_factor
@@ -133,7 +135,6 @@ class Spectral(Norm):
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """-sqrt(d_out/d_in) U V^T [Alg. 1, line 6]."""
         d_in, d_out = B.shape[-2:]
-        B = B if noise is None else noise.whiten(B)
         lmo = polar_factor(
             d_in,
             d_out,
@@ -141,16 +142,23 @@ class Spectral(Norm):
             dtype=self.dtype,
             factor=-math.sqrt(d_out / d_in),
         )
-        if self.devices is None:
-            return lmo(B)
-        return backend.share_out(lmo, B, self.devices)
+        parts = (B,) if noise is None else (B, *noise.of_each())
+        if self.devices is not None:
+            B = parts[0] if noise is None else whiten(*parts)
+            lmo = one_by_one(lmo, min(d_in, d_out))
+            return backend.share_out(lmo, B, self.devices)
+        each = lmo if noise is None else lambda *parts: lmo(whiten(*parts))
+        return one_by_one(each, min(d_in, d_out))(*parts)
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
         d_in, d_out = D.shape[-2:]
+        if self.nuclear_norm is frobenius_nuclear_norm:  # of any scale
+            return math.sqrt(d_out / d_in) * frobenius_nuclear_norm(D)
         estimate: Callable[[Tensor], Tensor]
         if self.nuclear_norm is None:
             polar = polar_factor(d_in, d_out, rows=self.rows, dtype=self.dtype)
+            polar = one_by_one(polar, min(d_in, d_out))
             estimate = functools.partial(
                 _scaled, lambda D: inner_products(D, polar(D))
             )
@@ -196,7 +204,7 @@ class Sign(Norm):
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""
         d_out_axis = -3 - self.d_in_axis
-        sums = ops.sum(ops.abs(ops.cast(D, "float32")), axis=d_out_axis)
+        sums = ops.norm(ops.cast(D, "float32"), ord=1, axis=d_out_axis)
         return ops.max(sums, axis=-1)
 
     def lmo_rms(self, d_in: int, d_out: int) -> float:

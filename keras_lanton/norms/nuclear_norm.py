@@ -31,6 +31,23 @@ def inner_products(A: Tensor, B: Tensor) -> Tensor:
     return ops.sum(A * B, axis=(-2, -1))
 
 
+def frobenius_nuclear_norm(D: Tensor) -> Tensor:
+    """sqrt(min(m, n)) ||D||_F: an upper bound, exact if D is orthogonal.
+
+    It takes one pass over D. For Gaussian noise it is 1.18 times the nuclear
+    norm if D is square, and 1.03 times if one side is four times the other.
+    For k equal singular values it is sqrt(min(m, n) / k) times the norm.
+
+    Args:
+        D: `(..., m, n)`, any float dtype, entries of any finite size.
+
+    Returns:
+        `(...)`, float32; infinite or NaN where D is not finite.
+    """
+    norm = backend.frobenius_norm(D)[..., 0, 0]
+    return min(D.shape[-2:]) ** 0.5 * norm
+
+
 def svd_nuclear_norm(D: Tensor) -> Tensor:
     """Nuclear norm of each matrix by its singular values: exact.
 

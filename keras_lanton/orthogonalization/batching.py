@@ -101,13 +101,18 @@ def is_gathered_whole(stack: Stack) -> bool:
 
 
 def one_by_one(
-    function: Callable[[Tensor], Tensor], side: int
-) -> Callable[[Tensor], Tensor]:
+    function: Callable[..., Tensor], side: int
+) -> Callable[..., Tensor]:
     """A function of a matrix as one of a stack, or all at once.
 
+    A CPU works on one matrix after the other in its cache.
+
     Args:
-        function: Function of tensors `(..., m, n)`.
+        function: Function of tensors `(..., m, n)` of one batch shape.
         side: Short side of the matrices.
+
+    Returns:
+        The function of tensors `(batch, m, n)`.
     """
     if backend.device() == "cpu" and side >= ONE_BY_ONE_FROM:
         return functools.partial(backend.each, function)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_lanton import backends
-from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
 from keras_lanton.orthogonalization.newton_schulz import newton_schulz
 from keras_lanton.orthogonalization.newton_schulz import restart_rows
@@ -74,23 +73,20 @@ def polar_factor(
     dtype: str,
     factor: float = 1.0,
 ) -> Callable[[Tensor], Tensor]:
-    """Newton-Schulz of a stack of matrices of one shape.
+    """Newton-Schulz of matrices of one shape, on their own or stacked.
 
     Args:
         d_in: Rows of the matrices.
         d_out: Their columns.
         rows: Coefficients, one row per step.
         dtype: See `working_dtype`.
-        factor: Factor on the result, applied matrix by matrix: a pass over
-            the whole stack would miss a CPU's cache.
+        factor: Factor on the result.
 
     Returns:
-        A function of a stack `(batch, d_in, d_out)`, to float32.
+        A function of `(..., d_in, d_out)`, to float32.
     """
     form = cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
-    return one_by_one(
-        lambda X: backend.scale_(form(X), factor), min(d_in, d_out)
-    )
+    return lambda X: backend.scale_(form(X), factor)
 
 
 def cheapest_form(

@@ -140,6 +140,38 @@ def test_equal_kernels_are_compiled_once() -> None:
     assert places <= {"0"}, places
 
 
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="Of compiled programs."
+)
+def test_no_momentum_is_copied_to_be_measured() -> None:
+    """That line 5 writes over B_{t-1}, which XLA knows has been read."""
+    import re
+
+    import jax
+
+    from keras_lanton import Lanton
+
+    shapes = [(72, 40)] * 12 + [(300, 24)]
+    names = [f"dense_{i}/kernel" for i in range(12)] + ["embedding/embeddings"]
+    weights = [
+        keras.Variable(np.ones(shape, "float32"), name=name.replace("/", "_"))
+        for shape, name in zip(shapes, names, strict=True)
+    ]
+    optimizer = Lanton()
+    optimizer.build(weights)
+    step = jax.jit(
+        lambda values, state, gradients: optimizer.stateless_apply(
+            state, gradients, values
+        ),
+        donate_argnums=(0, 1),
+    )
+    values = [w.value for w in weights]
+    state = [v.value for v in optimizer.variables]
+    text = step.lower(values, state, values).compile().as_text()
+    copied = re.findall(r"f32\[(?:72,40|300,24)\]\S* copy\(%state", text)
+    assert not copied, copied
+
+
 @pytest.mark.parametrize("size", [1.0, 1e-35, 1e-18, 1e25, 3e38])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_unit_norm(size: float, batch: tuple[int, ...]) -> None:

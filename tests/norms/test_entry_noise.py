@@ -8,6 +8,7 @@ from helpers.norms import EXACT
 from helpers.norms import lmo
 from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.entry_noise import line_rms
+from keras_lanton.norms.entry_noise import whiten
 from keras_lanton.norms.norms import RMS
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Sign
@@ -46,7 +47,9 @@ def shrunk(noise: EntryNoise, M: np.ndarray) -> np.ndarray:
 
 def whitened(noise: EntryNoise, M: np.ndarray) -> np.ndarray:
     """Of Frobenius norm 1: the scale is left open."""
-    found = ops.convert_to_numpy(noise.whiten(ops.convert_to_tensor(M)))
+    found = ops.convert_to_numpy(
+        whiten(ops.convert_to_tensor(M), *noise.of_each())
+    )
     found = found.astype("float64")
     return found / np.linalg.norm(found, axis=(1, 2), keepdims=True)
 

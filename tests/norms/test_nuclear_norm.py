@@ -15,6 +15,7 @@ from helpers.tiers import logic
 from keras_lanton import backends
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
+from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
 from keras_lanton.norms.nuclear_norm import polar_nuclear_norm
 from keras_lanton.norms.nuclear_norm import randomized_svd_nuclear_norm
@@ -31,6 +32,35 @@ def test_estimators_of_the_nuclear_norm() -> None:
     jordan, you = (dual(n, D) / (scale * exact) for n in (JORDAN, YOU))
     assert np.all((jordan > 0.8) & (jordan < 1.0))
     np.testing.assert_allclose(you, 1.0, atol=0.02)
+
+
+@pytest.mark.parametrize("shape", [(120, 120), (120, 480), (480, 120)])
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e25])
+def test_frobenius_bounds_the_nuclear_norm(shape: tuple, scale: float) -> None:
+    D = matrices(shape, scale)
+    values = np.linalg.svd(D / np.float32(scale))[1]
+    norm = Spectral(rows=JORDAN.rows, nuclear_norm=frobenius_nuclear_norm)
+    factor = (shape[1] / shape[0]) ** 0.5 * scale
+    bound = dual(norm, D) / factor / values.sum(axis=1)
+    # Of noise: 1.18 if square, 1.03 if one side is four times the other.
+    expected = 1.18 if shape[0] == shape[1] else 1.03
+    np.testing.assert_allclose(bound, expected, atol=0.01)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_frobenius_is_not_finite_where_a_matrix_is_not(bad: float) -> None:
+    D = matrices((4, 6))
+    D[1, 2, 3] = bad
+    norm = Spectral(rows=JORDAN.rows, nuclear_norm=frobenius_nuclear_norm)
+    np.testing.assert_array_equal(
+        np.isfinite(dual(norm, D)), [True, False, True]
+    )
+
+
+def test_frobenius_is_exact_for_orthogonal_matrices() -> None:
+    Q = np.linalg.qr(matrices((40, 24)))[0]
+    norm = Spectral(rows=JORDAN.rows, nuclear_norm=frobenius_nuclear_norm)
+    np.testing.assert_allclose(dual(norm, Q), (24 / 40) ** 0.5 * 24, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
