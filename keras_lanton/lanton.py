@@ -61,16 +61,20 @@ class Lanton(LMOOptimizer):
         O_t = LMO(B_t)                                           line 6
         H_t = b2 H_{t-1} + (1 - b2) ||D_t||_*^2                  line 7
         a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
-        eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
+        eta_t^l = eta_t sqrt(a_t) / mean of sqrt(a_t)            line 9
         X_{t+1} = X_t - eta_t gamma X_t + eta_t^l s O_t          line 10
 
     The LMO, the dual norm ||.||_* and the step scale s depend on the role of
     the variable: `"hidden"` (matrices: U V^T), `"embedding"` (tables and
     heads: sign) or `"vector"` (gains and biases: normalized). D_t is the noise
-    sample. By default AdamW updates vectors, at the base rate, and Nesterov's
-    momentum b1 B_t + (1 - b1) G_t goes to line 6. `Lanton.paper()` has the
-    paper's own settings. A variable without a gradient, or with one that is
-    zero everywhere, keeps its weights and state on that step.
+    sample. By default AdamW updates vectors, at the base rate. Nesterov's
+    momentum b1 B_t + (1 - b1) G_t goes to line 6, in units of the noise of
+    rows and columns. The mean of line 9 is over all matrices.
+
+    `Lanton.paper()` has the paper's own settings. There B_t itself goes to
+    line 6, and line 9 is eta_t sqrt(a_t / max of a_t), over the matrices of
+    one role. A variable without a gradient, or with one that is zero
+    everywhere, keeps its weights and state on that step.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a

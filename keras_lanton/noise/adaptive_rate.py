@@ -85,11 +85,13 @@ class NoiseAdaptiveRate(Part):
 
         H_t = b2 H_{t-1} + (1 - b2) ||D_t||_*^2                  line 7
         a_t = alpha / sqrt(alpha^2 + H_t)                        line 8
-        eta_t^l = eta_t sqrt(a_t / max of a_t over the group)    line 9
+        eta_t^l = eta_t sqrt(a_t) / mean of sqrt(a_t)            line 9
 
     D_t is the noise sample. With `alpha_unit="signal"` its dual norm is
     divided by that of the momentum B_{t-1}, and all matrices are one group.
-    Otherwise the matrices of one role are a group.
+    Otherwise the matrices of one role are a group. The mean is over the group.
+    With `group_reduction="max"` line 9 is as printed:
+    eta_t^l = eta_t sqrt(a_t / max of a_t).
 
     With `within_matrices`, line 6 sees each entry of the momentum in units of
     its noise, whose variance is factored by rows and columns. Hidden matrices

@@ -70,14 +70,15 @@ def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
 def layer_ratio(
     a: Tensor, noise: Tensor, *, groups: Sequence[Tensor], reduction: str
 ) -> Tensor:
-    """sqrt(a_t^l / a_t^m), a_t^m the group's maximum [Alg. 1, line 9].
+    """sqrt(a_t^l) over its group's mean or maximum [Alg. 1, line 9].
 
     Args:
         a: Noise factors, `(matrices,)`, float32.
         noise: sqrt(H_t), `(matrices,)`, float32.
         groups: One mask of its matrices for each group, `(matrices,)` bool.
-        reduction: `"max"` as printed, or `"mean"`: sqrt(a_t^l) over the
-            group's mean of it, so that the group's mean ratio is 1.
+        reduction: `"mean"`: over the group's mean of sqrt(a_t^l), so that the
+            group's mean ratio is 1; or `"max"`, as printed: sqrt(a_t^l /
+            a_t^m), a_t^m the group's maximum of a_t^l.
 
     Returns:
         `(matrices,)`, float32: at most 1 with `"max"`.

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import types
 
 import keras
 import numpy as np
@@ -476,6 +477,21 @@ def test_pages_of_notebooks(tool):
     assert pages.on_page_markdown(links) == (
         "[a](gallery/a.md) [b](../gallery/b.md#c) [d](https://e.ipynb)"
     )
+
+
+@logic
+def test_pages_that_docstrings_name_are_links(tool, caplog):
+    target = types.SimpleNamespace(url_relative_to=lambda page: "../../a/")
+    files = types.SimpleNamespace(get_file_from_path={"a.md": target}.get)
+    change = tool("docstring_links").on_page_content
+    html = "<p>docs/a.md, docs/b.md</p><pre>docs/a.md</pre>"
+    page = types.SimpleNamespace(src_uri="api/lanton.md")
+    found = change(html, types.SimpleNamespace(file=page), files)
+    link = '<a href="../../a/">docs/a.md</a>'
+    assert found == f"<p>{link}, docs/b.md</p><pre>docs/a.md</pre>"
+    assert "no page docs/b.md" in caplog.text
+    page = types.SimpleNamespace(src_uri="paper.md")
+    assert change(html, types.SimpleNamespace(file=page), files) == html
 
 
 @exhaustive
