@@ -89,7 +89,7 @@ def draw(read, path):
         for label, values in losses.items()
     }
     rows = sorted(above.items(), key=lambda row: -sum(row[1]))
-    height = 1.2 + 0.42 * len(rows)
+    height = 1.4 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
     by_label = colours()
     for y, (label, values) in enumerate(rows):
@@ -98,7 +98,7 @@ def draw(read, path):
     axes.set_ylim(-0.6, len(rows) - 0.3)
     seeds = len(rows[0][1])
     axes.set_xlabel(
-        "final validation loss less that of Lanton(), nats per token "
+        "final validation loss less that of Lanton(), nats per token\n"
         "(further right is worse)\n"
         f"point: mean of {seeds} seed{'s' * (seeds > 1)}; "
         "bar: its 95 % interval; ticks: the seeds"
