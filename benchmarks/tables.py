@@ -177,7 +177,7 @@ HEADINGS = {
     "step_time_llama_kernels": "Step time, Llama, GPU kernels",
     "parts_gpt2": "Parts of a step, GPT-2 small",
     "parts_llama": "Parts of a step, Llama",
-    "roofline": "Expected on an H100",
+    "roofline": "Expected on an H100: calculated, not measured",
     "polar": "Polar factor",
     "noise": "Noise estimators",
     "memory": "Memory",

@@ -146,8 +146,8 @@ KERAS_BACKEND=torch python tools/compare_roles.py
 
 with {versions}. The backbones are small ones, with
 random weights. "Variables" are those that are trained. The next three columns
-count them by [role](roles.md), as the layers say. "Differ" counts variables to
-which paths give another role or another matrix view.
+count them by [role](roles.md), as the layers say. "Differ" counts variables
+that have another role or matrix view by their paths than by their layers.
 
 Where a number in the last column is not 0, call `read_roles`:
 

@@ -38,14 +38,17 @@ no run trains on. Runs of one seed share initial weights and batches. Texts:
 addresses; `stdlib`, the source text of Python's standard library. Runs of
 Lanton and D-Muon have the quintic rows of Muon in Newton-Schulz,
 `NewtonSchulz(coefficients="jordan")`,
-unless a row names others: the default of `Lanton()` is `"cubic"`. They also
+unless a row names others: the default of `Lanton()` is `"cubic"`. Noise is
+measured with `estimator="lanczos"`, unless a row names another: the default is
+`"frobenius"`. They also
 have `embedding_scale=100` and `weight_decay=0.1`, unless a row or a caption
 names others; the defaults are 200 and 0.03.
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
-taken seed by seed. "Tokens" are the tokens of a run over those that the
-reference needs for the same loss, by interpolation between runs of 0.7, 1 and
-1.4 times the length, of the seeds that have them: below 1 is better. A figure
+taken seed by seed. "Tokens" is a
+quotient: the tokens of a run, divided by the tokens that the reference needs
+for the same loss. Below 1 is better. The reference also has runs of 0.7 and
+1.4 times the length, in some seeds; what lies between is interpolated. A figure
 without an interval is of one seed, and ranks nothing by itself.
 
 **Compute.** {compute}

@@ -101,8 +101,10 @@ class NoiseAdaptiveRate(Part):
     the momentum's noise. Other roles do not change.
 
     Args:
-        alpha: Amount of noise, above 0, at which a matrix is slowed down.
-            Smaller values adapt more. None: all matrices have the rate eta_t.
+        alpha: A number above 0: a matrix is slowed down where its noise is
+            about as large or larger. Smaller values adapt more. It does not
+            change what `within_matrices` does. None: all matrices have the
+            rate eta_t.
         within_matrices: Whether Lanton also measures the noise of rows and
             columns, and line 6 sees the momentum in units of it.
         alpha_unit: The unit of alpha and of the noise. `"signal"`: the dual

@@ -63,7 +63,7 @@ def explain(
 
     Raises:
         ValueError: If the model is not built, for an optimizer of another
-            package, or an `adamw` that is none.
+            package, or an `adamw` that is not an AdamW.
 
     Examples:
         >>> explain(model)  # doctest: +ELLIPSIS
