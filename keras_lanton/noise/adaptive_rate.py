@@ -131,8 +131,7 @@ class NoiseAdaptiveRate(Part):
             or `"lanczos"` (sketch and stochastic Lanczos quadrature, within a
             few percent). Also `"newton_schulz"` (`<D, polar(D)>`, by the
             optimizer's rows), `"svd"` (exact) or `"randomized_svd"` (the
-            paper's).
-            `"auto"` is `"frobenius"` with `alpha_unit="signal"`.
+            paper's). `"auto"` is `"frobenius"` with `alpha_unit="signal"`.
             With other units it is `"lanczos"` on a CPU, and on a GPU or TPU
             `<D, polar(D)>` by five rows, which needs neither QR nor
             eigenvalues.

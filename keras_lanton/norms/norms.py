@@ -142,13 +142,14 @@ class Spectral(Norm):
             dtype=self.dtype,
             factor=-math.sqrt(d_out / d_in),
         )
-        parts = (B,) if noise is None else (B, *noise.of_each())
+        side = min(d_in, d_out)
         if self.devices is not None:
-            B = parts[0] if noise is None else whiten(*parts)
-            lmo = one_by_one(lmo, min(d_in, d_out))
-            return backend.share_out(lmo, B, self.devices)
-        each = lmo if noise is None else lambda *parts: lmo(whiten(*parts))
-        return one_by_one(each, min(d_in, d_out))(*parts)
+            B = B if noise is None else whiten(B, *noise.of_each())
+            return backend.share_out(one_by_one(lmo, side), B, self.devices)
+        if noise is None:
+            return one_by_one(lmo, side)(B)
+        of_noise = one_by_one(lambda *parts: lmo(whiten(*parts)), side)
+        return of_noise(B, *noise.of_each())
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""

@@ -312,7 +312,8 @@ class LMOOptimizer(LayerwiseOptimizer):
 
         # Lines 7 to 9 come first: line 5 may overwrite B_{t-1}.
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
-        active = backend.after(changed.get("noise", ratio), active)
+        if changed:
+            active = backend.after(changed["noise"], active)
         active_matrices = ops.take(active, layout.variable_of_matrix)
         rates = eta * ratio * ops.cast(active_matrices, "float32")
         rates = ops.convert_to_tensor(work.step_scales) * rates
