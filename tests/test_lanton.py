@@ -40,6 +40,7 @@ from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.orthogonalization import batching
 from keras_lanton.orthogonalization import dispatch
 from oracle import Oracle
@@ -342,6 +343,7 @@ EVERYWHERE = (
     "interval_momentum",
     "momentum",
     "polar_express",
+    "signal",
     "within",
 )
 
@@ -415,11 +417,24 @@ def test_independent_gradient(k, options):
     )
 
 
-def test_steps_as_large_matrices_take_them(monkeypatch):
+@pytest.mark.parametrize("within", [False, True])
+def test_steps_as_large_matrices_take_them(within, monkeypatch):
     """One matrix after the other, in blocks, Gram form and estimator."""
     monkeypatch.setattr(batching, "ONE_BY_ONE_FROM", 1)
     monkeypatch.setitem(dispatch.BLOCKS_FROM, "float32", 2)
-    compare({"noise_interval": 2}, make_gradients(6, FEW), (1, 6), paths=FEW)
+    options = {"noise_interval": 2, "within_matrices": within}
+    compare(options, make_gradients(6, FEW), (1, 6), paths=FEW)
+
+
+@pytest.mark.parametrize("noise", [NoiseAdaptiveRate(), None])
+def test_a_model_without_matrices(noise):
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.LayerNormalization()]
+    )
+    model.compile(Lanton(noise=noise), loss="mse")
+    model.fit(x, x[:, ::-1], epochs=2, verbose=0)
+    assert int(model.optimizer.iterations) == 2
 
 
 def test_eager_apply():
