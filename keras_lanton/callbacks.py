@@ -104,7 +104,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def noise(self) -> np.ndarray:
-        """sqrt(H), in the dual norm's units, `(records, matrices)`."""
+        """sqrt(H), in the unit of `alpha_unit`, `(records, matrices)`."""
         return self._stacked("noise")
 
     @property

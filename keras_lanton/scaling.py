@@ -60,7 +60,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """All hidden matrices of one shape.
+    """The hidden matrices that one matrix view gives: all of one shape.
 
     Args:
         rows: Short side of each matrix.

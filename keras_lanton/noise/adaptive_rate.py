@@ -101,9 +101,9 @@ class NoiseAdaptiveRate(Part):
     the momentum's noise. Other roles do not change.
 
     Args:
-        alpha: A number above 0: a matrix is slowed down where its noise is
-            about as large or larger. Smaller values adapt more. It does not
-            change what `within_matrices` does. None: all matrices have the
+        alpha: A number above 0: the noise at which sqrt(a_t) is 84 %. The
+            mean of line 9 comes after that. Smaller values adapt more. It does
+            not change what `within_matrices` does. None: all matrices have the
             rate eta_t.
         within_matrices: Whether Lanton also measures the noise of rows and
             columns, and line 6 sees the momentum in units of it.
