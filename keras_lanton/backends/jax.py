@@ -70,9 +70,9 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return branches[int(index)]()
 
 
-def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
-    """The function of each entry of some stacks, to float32, in turn."""
-    return jax.lax.map(lambda entries: function(*entries), stacks)
+# The function of each entry of a stack, or of a tuple of stacks, to float32, in
+# turn.
+each: Callable[..., Any] = jax.lax.map
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

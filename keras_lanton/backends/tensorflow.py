@@ -62,14 +62,11 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
     return tf.switch_case(index, branches)
 
 
-def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
-    """The function of each entry of some stacks, to float32, in turn."""
-    return tf.map_fn(
-        lambda entries: function(*entries),
-        stacks,
-        parallel_iterations=1,
-        fn_output_signature=tf.float32,
-    )
+# The function of each entry of a stack, or of a tuple of stacks, to float32, in
+# turn.
+each: Callable[..., Any] = functools.partial(
+    tf.map_fn, parallel_iterations=1, fn_output_signature=tf.float32
+)
 
 
 def no_grad() -> contextlib.AbstractContextManager[Any]:

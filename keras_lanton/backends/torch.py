@@ -41,11 +41,17 @@ def after(earlier: Tensor, value: Tensor) -> Tensor:
     return value
 
 
-def each(function: Callable[..., Tensor], *stacks: Tensor) -> Tensor:
-    """The function of each entry of some stacks, to float32, in turn."""
-    found, count = None, len(stacks[0])
-    for i, entries in enumerate(zip(*stacks, strict=True)):
-        value = function(*entries)
+def each(
+    function: Callable[[Any], Tensor], stack: Tensor | tuple[Tensor, ...]
+) -> Tensor:
+    """The function of each entry of a stack, or of a tuple of stacks.
+
+    To float32, in turn.
+    """
+    together = isinstance(stack, tuple)
+    found, count = None, len(stack[0] if together else stack)
+    for i, entry in enumerate(zip(*stack, strict=True) if together else stack):
+        value = function(entry)
         if count == 1:
             return value[None]
         if found is None:

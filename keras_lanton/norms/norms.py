@@ -148,8 +148,8 @@ class Spectral(Norm):
             return backend.share_out(one_by_one(lmo, side), B, self.devices)
         if noise is None:
             return one_by_one(lmo, side)(B)
-        of_noise = one_by_one(lambda *parts: lmo(whiten(*parts)), side)
-        return of_noise(B, *noise.of_each())
+        of_noise = one_by_one(lambda parts: lmo(whiten(*parts)), side)
+        return of_noise((B, *noise.of_each()))
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""

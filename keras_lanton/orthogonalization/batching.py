@@ -7,6 +7,7 @@ whose intermediate results then stay in its cache. Memory bounds both.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 from keras_lanton import backends
 from keras_lanton.backends.functional import Devices
@@ -101,18 +102,18 @@ def is_gathered_whole(stack: Stack) -> bool:
 
 
 def one_by_one(
-    function: Callable[..., Tensor], side: int
-) -> Callable[..., Tensor]:
+    function: Callable[[Any], Tensor], side: int
+) -> Callable[[Any], Tensor]:
     """A function of a matrix as one of a stack, or all at once.
 
     A CPU works on one matrix after the other in its cache.
 
     Args:
-        function: Function of tensors `(..., m, n)` of one batch shape.
+        function: Function of a tensor `(..., m, n)`, or of a tuple of them.
         side: Short side of the matrices.
 
     Returns:
-        The function of tensors `(batch, m, n)`.
+        The function of `(batch, m, n)`, or of a tuple of such.
     """
     if backend.device() == "cpu" and side >= ONE_BY_ONE_FROM:
         return functools.partial(backend.each, function)
