@@ -460,6 +460,20 @@ def rotate(gradients, by):
     return rotated
 
 
+def jit_apply(optimizer):
+    """A jitted step of JAX: values, state and gradients to values and state.
+
+    Buffers are donated in the order of the results, as `fit` has them: JAX
+    gives the memory of a donated buffer to the first result of its shape.
+    """
+    import jax
+
+    def apply(values, state, gradients):
+        return optimizer.stateless_apply(state, gradients, values)
+
+    return jax.jit(apply, donate_argnums=(0, 1))
+
+
 # -- Clocks ------------------------------------------------------------------
 
 

@@ -99,14 +99,7 @@ def measure_jax(make, specs):
 
     weights = [like(v) for v in variables]
     state = [like(v) for v in optimizer.variables]
-    # In the order of the results, as `fit` has them: JAX gives the memory of a
-    # donated buffer to the first result of its shape.
-    step = jax.jit(
-        lambda values, state, gradients: optimizer.stateless_apply(
-            state, gradients, values
-        ),
-        donate_argnums=(0, 1),
-    )
+    step = common.jit_apply(optimizer)
     memory = step.lower(weights, state, weights).compile().memory_analysis()
     return memory.temp_size_in_bytes
 

@@ -66,15 +66,8 @@ class KerasStep(Contestant):
         self.step = make[backend]()
 
     def _make_jax(self):
-        import jax
-
         self.state = [v.value for v in self.optimizer.variables]
-
-        # In the order of the results, as `fit` has them: JAX gives the memory
-        # of a donated buffer to the first result of its shape.
-        @functools.partial(jax.jit, donate_argnums=(0, 1))
-        def apply(values, state, gradients):
-            return self.optimizer.stateless_apply(state, gradients, values)
+        apply = common.jit_apply(self.optimizer)
 
         def step(gradients):
             weights = self.weights

@@ -58,6 +58,26 @@ def final_losses(read):
     }
 
 
+def above_base(read):
+    """By label: final losses less those of `Lanton()` with the same seed.
+
+    A seed moves all optimizers alike, by more than they differ.
+
+    Args:
+        read: Function of a trial: its result, or None.
+
+    Returns:
+        A dict, with `Lanton()` itself; empty without its results.
+    """
+    losses = final_losses(read)
+    base = losses.get(BASE, ())
+    return {
+        label: [x - y for x, y in zip(values, base, strict=True)]
+        for label, values in losses.items()
+        if base
+    }
+
+
 def colours():
     """Colours by label."""
     return {
@@ -67,27 +87,20 @@ def colours():
 
 
 def draw(read, path):
-    """Draw the final losses; nothing without results.
-
-    Losses less those of `Lanton()` with the same seed: a seed moves all
-    optimizers alike, by more than they differ.
+    """Draw the final losses of `above_base`; nothing without results.
 
     Args:
         read: Function of a trial: its result, or None.
         path: Of the PNG.
     """
-    losses = final_losses(read)
-    if BASE not in losses:
+    above = above_base(read)
+    if not above:
         return
     import matplotlib
 
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    above = {
-        label: [x - y for x, y in zip(values, losses[BASE], strict=True)]
-        for label, values in losses.items()
-    }
     rows = sorted(above.items(), key=lambda row: -sum(row[1]))
     height = 1.4 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")

@@ -37,19 +37,17 @@ no run trains on. Runs of one seed share initial weights and batches. Texts:
 `wiki`, prose of the English Wikipedia; `sotu`, the State of the Union
 addresses; `stdlib`, the source text of Python's standard library. Runs of
 Lanton and D-Muon have the quintic rows of Muon in Newton-Schulz,
-`NewtonSchulz(coefficients="jordan")`,
-unless a row names others: the default of `Lanton()` is `"cubic"`. Noise is
-measured with `estimator="lanczos"`, unless a row names another: the default is
-`"frobenius"`. They also
-have `embedding_scale=100` and `weight_decay=0.1`, unless a row or a caption
-names others; the defaults are 200 and 0.03.
+`NewtonSchulz(coefficients="jordan")`. They have `embedding_scale=100`,
+`weight_decay=0.1` and noise by `estimator="lanczos"`. Rows and captions name
+what differs. The defaults of `Lanton()` are `"cubic"`, 200, 0.03 and
+`"frobenius"`.
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
-taken seed by seed. "Tokens" is a
-quotient: the tokens of a run, divided by the tokens that the reference needs
-for the same loss. Below 1 is better. The reference also has runs of 0.7 and
-1.4 times the length, in some seeds; what lies between is interpolated. A figure
-without an interval is of one seed, and ranks nothing by itself.
+taken seed by seed. "Tokens" is a quotient: the tokens of a run, divided by the
+tokens that the reference needs for the same loss. Below 1 is better. In some
+seeds the reference also has runs of 0.7 and 1.4 times the length; what lies
+between is interpolated. A figure without an interval is of one seed, and ranks
+nothing by itself.
 
 **Compute.** {compute}
 """
@@ -410,14 +408,10 @@ def compute(results):
 
 def in_short(read):
     """The finals in a table: differences to `Lanton()`; [] without finals."""
-    losses = pictures.final_losses(read)
-    base = losses.pop(pictures.BASE, None)
-    if not base or not losses:
+    above = pictures.above_base(read)
+    above.pop(pictures.BASE, None)
+    if not above:
         return []
-    above = {
-        label: [x - y for x, y in zip(values, base, strict=True)]
-        for label, values in losses.items()
-    }
     rows = [
         [
             label,
