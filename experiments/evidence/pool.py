@@ -1,10 +1,13 @@
 """Missing runs, some at a time; each leaves its file when it ends."""
 
+import importlib
 import importlib.metadata
 import multiprocessing
 import os
 import platform
 import time
+
+import keras
 
 from experiments.evidence import trials
 from experiments.token_files import write_json
@@ -13,12 +16,17 @@ SHARED = {}  # in each process: the folders, and the learner in use
 
 
 def set_up(cache, results, pin):
-    """Prepare a process: one core each, and a cache of what is compiled."""
+    """Prepare a process: one core each, and a cache of what is compiled.
+
+    Args:
+        cache: Folder of the cache.
+        results: Folder of the results.
+        pin: Whether this process is one of several.
+    """
     if pin and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         number = multiprocessing.current_process()._identity[0]
         os.sched_setaffinity(0, {cores[number % len(cores)]})
-    os.environ["KERAS_BACKEND"] = "jax"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax-cache")
     SHARED.update(cache=cache, results=results)
@@ -36,12 +44,17 @@ def speed():
 
 def machine():
     """Where a run ran."""
-    packages = ("keras", "keras-hub", "jax")
+    backend = keras.backend.backend()
+    versions = {
+        package: importlib.metadata.version(package)
+        for package in ("keras", "keras-hub")
+    }
+    versions[backend] = importlib.import_module(backend).__version__
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "sum_of_squares_ms": speed(),
-        "versions": {p: importlib.metadata.version(p) for p in packages},
+        "versions": versions,
     }
 
 
@@ -80,12 +93,15 @@ def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
         for trial in missing:
             show(*run(trial))
         return
-    context = multiprocessing.get_context("spawn")
-    shared = (cache, results, workers > 1)
-    with context.Pool(workers, set_up, shared) as pool:
-        for done, found in enumerate(pool.imap_unordered(run, missing), 1):
-            print(f"{done} of {len(missing)}: ", end="")
-            show(*found)
+    for backend in dict.fromkeys(trial.backend for trial in missing):
+        os.environ["KERAS_BACKEND"] = backend  # of processes from now on
+        shared = (cache, results, workers > 1)
+        alike = [trial for trial in missing if trial.backend == backend]
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(workers, set_up, shared) as pool:
+            for done, found in enumerate(pool.imap_unordered(run, alike), 1):
+                print(f"{done} of {len(alike)}: ", end="", flush=True)
+                show(*found)
 
 
 def show(trial, loss, seconds):

@@ -29,6 +29,11 @@ class Run(Settings):
     seed: int = 1
 
     @property
+    def backend(self):
+        """Keras' backend that trains it."""
+        return "jax"
+
+    @property
     def name(self):
         """A readable name, another one for other settings."""
         rate = f"{self.learning_rate:g}"
@@ -335,6 +340,11 @@ class ImageTrial(Run):
     judged_by: str = "test"
 
     @property
+    def backend(self):
+        """Keras' backend that trains it."""
+        return "tensorflow"
+
+    @property
     def task(self):
         """The start of the name."""
         return f"{self.model}-{self.data}"
@@ -347,10 +357,10 @@ class ImageTrial(Run):
 
     def prepare(self, folder, cache):
         """Leave the images in `cache`, where the folder has them."""
-        source = folder / f"{self.data}.npz"
-        if source.exists():
+        source, copy = (place / f"{self.data}.npz" for place in (folder, cache))
+        if source.exists() and not copy.exists():
             cache.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, cache)
+            shutil.copyfile(source, copy)
 
     def learner(self):
         """What trains this trial, and those alike."""
