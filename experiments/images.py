@@ -129,6 +129,7 @@ def make_optimizer(name, learning_rate, **kwargs):
     options |= kwargs
     if name == "lanton":
         del options["vector_norm"]  # AdamW updates vectors
+        options["step_scale"] = "rms_matched"  # its rates are for this
     return construct(name, learning_rate, options=options, weight_decay=None)
 
 

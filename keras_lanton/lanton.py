@@ -33,21 +33,21 @@ from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
-from keras_lanton.validation import check_part
 from keras_lanton.variables.spec import VariableSpec
 
 # Arguments that belong to a role, which AdamW must then not update, and what
 # None stands for.
 ROLE_DEFAULTS: dict[str, tuple[str, Any]] = {
-    "embedding_scale": ("embedding", 200.0),
+    "embedding_scale": ("embedding", 300.0),
     "vector_scale": ("vector", 1.0),
     "vector_norm": ("vector", "rms"),
 }
 HIDDEN_SCALE = 0.2
+WIDTH = 768  # of GPT-2 small: there an update has an RMS of `hidden_scale`
 SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 CHOICES = {
     "vector_norm": ("rms", "sign"),
-    "step_scale": ("rms_matched", "operator"),
+    "step_scale": ("fan_in", "rms_matched", "operator"),
 }
 
 
@@ -85,18 +85,20 @@ class Lanton(LMOOptimizer):
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
-        hidden_scale: RMS of a hidden update at rate 1, at least 0; only with
-            `step_scale="rms_matched"`. Defaults to 0.2.
+        hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
+            least 0. Not with `step_scale="operator"`. Defaults to 0.2.
         embedding_scale: r1, at least 0: entries of an embedding update at
             rate 1 are r1 / width. Only where AdamW does not update
-            embeddings. Defaults to 200.
+            embeddings. Defaults to 300.
         vector_scale: r2, at least 0: RMS of a vector update at rate 1. Only
             where AdamW does not update vectors. Defaults to 1.
         vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe. Only
             where AdamW does not update vectors. Defaults to `"rms"`.
-        step_scale: Hidden updates: `"rms_matched"`:
-            hidden_scale sqrt(max(d_in, d_out)) U V^T; `"operator"`:
-            sqrt(d_out / d_in) U V^T.
+        step_scale: How the size of hidden updates depends on their shape.
+            `"rms_matched"`: hidden_scale sqrt(max(d_in, d_out)) U V^T, whose
+            RMS is hidden_scale at any shape. `"fan_in"`: the same times
+            sqrt(768 / d_in), so that narrow models need no other learning
+            rate. `"operator"`: sqrt(d_out / d_in) U V^T.
         auxiliary_adamw: AdamW for some roles, instead of lines 6 to 10. None:
             AdamW updates no role.
         newton_schulz: Settings of Newton-Schulz, for hidden matrices.
@@ -153,13 +155,13 @@ class Lanton(LMOOptimizer):
         embedding_scale: float | None = None,
         vector_scale: float | None = None,
         vector_norm: str | None = None,
-        step_scale: str = "rms_matched",
+        step_scale: str = "fan_in",
         auxiliary_adamw: AuxiliaryAdamW | None = AuxiliaryAdamW(),
         newton_schulz: NewtonSchulz = NewtonSchulz(),
         momentum_dtype: str | None = None,
         rounding: str = "nearest",
         nonfinite: str = "skip",
-        weight_decay: float | None = 0.03,
+        weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
         cautious_weight_decay: bool = False,
         rate_multipliers: Mapping[str, float] | None = None,
@@ -191,7 +193,7 @@ class Lanton(LMOOptimizer):
         )
         self.step_scale = step_scale
         self.hidden_scale = _resolved(
-            hidden_scale, HIDDEN_SCALE, step_scale == "rms_matched"
+            hidden_scale, HIDDEN_SCALE, step_scale != "operator"
         )
         for argument, (role, default) in ROLE_DEFAULTS.items():
             has_norm = role not in self.adamw_roles
@@ -218,12 +220,7 @@ class Lanton(LMOOptimizer):
             arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters;
             docs/deviations.md has the points that they leave open.
         """
-        settings = dict(PAPER)
-        adamw = kwargs.get("auxiliary_adamw")
-        check_part("auxiliary_adamw", adamw, AuxiliaryAdamW, optional=True)
-        if adamw is not None and "embedding" in adamw.roles:
-            del settings["embedding_scale"]  # AdamW has none
-        return cls(learning_rate, **{**settings, **kwargs})
+        return cls(learning_rate, **{**PAPER, **kwargs})
 
     @classmethod
     def for_fine_tuning(
@@ -331,7 +328,10 @@ class Lanton(LMOOptimizer):
             return float(self.vector_scale)
         if self.step_scale == "operator":
             return 1.0
-        return float(self.hidden_scale * rms_matched(spec))
+        scale = self.hidden_scale * rms_matched(spec)
+        if self.step_scale == "fan_in":
+            scale *= (WIDTH / spec.d_in) ** 0.5
+        return float(scale)
 
 
 # Settings that differ from the constructor's defaults.
@@ -342,10 +342,9 @@ FINE_TUNING: Mapping[str, Any] = {
 PAPER: Mapping[str, Any] = {
     "auxiliary_adamw": None,
     "beta_1": 0.95,
-    "embedding_scale": 300.0,
     "nesterov": False,
     "newton_schulz": NewtonSchulz(coefficients="jordan"),
-    "weight_decay": 0.1,
+    "step_scale": "rms_matched",
     "noise": NoiseAdaptiveRate(
         alpha=0.3,
         within_matrices=False,
@@ -370,7 +369,8 @@ def _check_scales(**given: Any) -> None:
             check_numbers({name: AT_LEAST_0}, **{name: given[name]})
     if given["step_scale"] == "operator" and given["hidden_scale"] is not None:
         raise ValueError(
-            "`hidden_scale` belongs to step_scale='rms_matched'. Received: "
+            "`hidden_scale` belongs to step_scale='fan_in' and "
+            "'rms_matched'. Received: "
             f"hidden_scale={given['hidden_scale']!r}, step_scale='operator'"
         )
 

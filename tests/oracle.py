@@ -449,6 +449,8 @@ class Oracle:
             if self.step_scale == "operator":
                 return -math.sqrt(d_out / d_in) * self._polar(m)
             scale = self.hidden_scale * math.sqrt(max(d_in, d_out))
+            if self.step_scale == "fan_in":
+                scale *= math.sqrt(768 / d_in)
             return -scale * self._polar(m)
         if layer.role == "embedding":
             if variance is not None:

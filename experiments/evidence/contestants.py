@@ -41,10 +41,19 @@ LANTON = {
 }
 # Of the CNN: no decay at the start, as in airbench.
 IMAGES = {"weight_decay": 0.0, **ADAMW}
-IMAGE_LANTON = {"beta_1": 0.9, "nesterov": True, **IMAGES}
+IMAGE_LANTON = {
+    "beta_1": 0.9,
+    "nesterov": True,
+    "newton_schulz.coefficients": "cubic",
+    "step_scale": "fan_in",
+    **IMAGES,
+}
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
 # Of every run of Lanton whose settings do not name others.
-PRODUCTS = {"newton_schulz.coefficients": "jordan"}
+UNNAMED = {
+    "newton_schulz.coefficients": "jordan",
+    "step_scale": "rms_matched",
+}
 # Of every run with noise: all matrices of S are so small that their nuclear
 # norms are then exact but for a few percent.
 ESTIMATOR = {"noise.estimator": "lanczos"}
@@ -145,7 +154,11 @@ CONTESTANTS = {
         {"beta_1": 0.9, "beta_2": 0.95, "weight_decay": 0.0},
     ),
     "cnn_d_muon": ("D-Muon", "d_muon", {"beta_1": 0.9, **IMAGES}),
-    "cnn_lanton": ("`Lanton()`", "lanton", {**IMAGE_LANTON, **SIGNAL}),
+    "cnn_lanton": (
+        "`Lanton()`",
+        "lanton",
+        {**IMAGE_LANTON, **SIGNAL, "noise.estimator": "frobenius"},
+    ),
     "cnn_control": (
         "`Lanton(noise=None)`",
         "lanton",
@@ -189,7 +202,7 @@ def make_optimizer(builder, learning_rate, options):
     if builder == "adamw_tables":
         return AdamWOfTables(learning_rate, **options)
     if builder == "lanton":
-        options = {**PRODUCTS, **options}
+        options = {**UNNAMED, **options}
     if any(name.startswith("noise.") for name in options):
         options = {**ESTIMATOR, **options}
     if "noise.measure" in options:

@@ -55,6 +55,11 @@ METHODS = {
     "LoRA, `Lanton()`": Method(
         contestant="lanton_signal", rates=(5e-3, 1e-2, 2e-2), fields=LORA
     ),
+    'LoRA, `Lanton()`, `step_scale="fan_in"`': Method(
+        contestant="lanton_signal",
+        options={"step_scale": "fan_in"},
+        fields=LORA,
+    ),
     "LoRA, `Lanton()` of B, AdamW of A": Method(
         contestant="lanton_signal",
         rates=(5e-3, 1e-2, 2e-2),

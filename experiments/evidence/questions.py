@@ -6,7 +6,6 @@ order; the page shows those that there are.
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 
 from experiments.evidence import batch_sizes
@@ -483,6 +482,14 @@ def rates_of(names, rates, options, **fields):
 
 
 LITTLE_DECAY = {"weight_decay": 0.03}
+# Sizes of hidden updates, with what fits them.
+FAN_IN = {
+    "step_scale": "fan_in",
+    "embedding_scale": 300.0,
+    "weight_decay": 0.1,
+}
+BY_FAN_IN = f"{WITH}, `step_scale=\"fan_in\"`"
+RMS_MATCHED = f"{WITH}, `step_scale=\"rms_matched\"`"
 WINDOWS = rates_of(
     ("lanton_signal", "lanton_control", "d_muon"),
     {
@@ -497,11 +504,6 @@ WINDOWS = rates_of(
     },
 )
 SIZES = ("XS", "S", "M", "L", "XL")
-
-
-def scaled_by_width(width):
-    """Options whose spectral norms of hidden updates are those of width 64."""
-    return {**LITTLE_DECAY, "hidden_scale": 0.2 * math.sqrt(64 / width)}
 
 
 def by_width(name, rates, options=(), names=SIZES):
@@ -627,6 +629,24 @@ def by_state():
         label = f'weights in bfloat16, `rounding="{rounding}"`'
         rows.append((label, HalfTrial(**vars(like))))
     return fixed(*rows)
+
+
+def by_step_scale(**fields):
+    """Rows of Lanton whose hidden updates have one size or another.
+
+    Args:
+        **fields: Of the trials.
+    """
+    return fixed(
+        (
+            f"{BY_FAN_IN}, `embedding_scale=300`, `weight_decay=0.1`",
+            trial_of("lanton_signal", 5e-3, FAN_IN, **fields),
+        ),
+        (
+            f"{RMS_MATCHED}, `weight_decay=0.03`",
+            trial_of("lanton_signal", 2e-2, LITTLE_DECAY, **fields),
+        ),
+    )
 
 
 def by_interval(batch_size):
@@ -1032,6 +1052,27 @@ QUESTIONS = (
         ),
     ),
     Question(
+        title="How large should hidden updates be?",
+        text=(
+            "`step_scale` of `Lanton()`, with the rate and the decay of each: "
+            "the default, and updates of one RMS at any width, at the best "
+            "of their search."
+        ),
+        tables=(
+            Table(
+                caption=captioned(),
+                rows=by_step_scale(),
+                reference=f"{RMS_MATCHED}, `weight_decay=0.03`",
+            ),
+            Table(
+                caption=captioned("M", length=QUICK),
+                rows=by_step_scale(size="M", tokens_per_weight=QUICK),
+                seeds=(1,),
+                reference=f"{RMS_MATCHED}, `weight_decay=0.03`",
+            ),
+        ),
+    ),
+    Question(
         title="Does the best rate change with the width?",
         text=(
             "400 steps of batches of 1,024 tokens at every width, one seed. "
@@ -1045,15 +1086,14 @@ QUESTIONS = (
             )
             for label, name, rates, options, names in (
                 (
-                    f"{CONTESTANTS['lanton_signal'][0]}, `hidden_scale` "
-                    "0.2 sqrt(64 / width)",
+                    BY_FAN_IN,
                     "lanton_signal",
-                    (0.005, 0.01, 0.02, 0.04, 0.08),
-                    scaled_by_width,
+                    (0.00125, 0.0025, 0.005, 0.01, 0.02),
+                    FAN_IN,
                     SIZES,
                 ),
                 (
-                    f"{CONTESTANTS['lanton_signal'][0]}, `hidden_scale` 0.2",
+                    RMS_MATCHED,
                     "lanton_signal",
                     (0.0025, 0.005, 0.01, 0.02, 0.04),
                     LITTLE_DECAY,

@@ -78,11 +78,11 @@ IMAGE_SPACES = {
         (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
     ),
     "cnn_lanton": (
-        (1e-2, 2e-2, 4e-2),
+        (5e-3, 1e-2, 2e-2),
         (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
     ),
     "cnn_control": (
-        (1e-2, 2e-2, 4e-2),
+        (5e-3, 1e-2, 2e-2),
         (IMAGE_DECAYS, IMAGE_MOMENTA, AUXILIARY),
     ),
 }

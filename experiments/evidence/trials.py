@@ -334,7 +334,7 @@ class ImageTrial(Run):
 
     model: str = "airbench"
     data: str = "fashion_mnist"
-    widths: tuple = (8, 32, 32)
+    widths: tuple = (12, 48, 48)
     batch_size: int = 500
     epochs: int = 8
     judged_by: str = "test"

@@ -17,11 +17,17 @@ from experiments.paper.trials import learning_rates
 from keras_lanton.variables.block_kinds import block_of
 
 VALIDATIONS = 8  # in a run
+# Of Lanton in the runs of docs/paper.md, unless their trials name others.
+STEPS = {"embedding_scale": 200.0, "step_scale": "rms_matched"}
 
 
 def make_optimizer(trial, task):
     """The trial's optimizer at rate 0: `Recorder` sets the rate."""
     options = dict(trial.options)
+    if trial.method == "lanton":
+        options = {**STEPS, **options}
+        if "embedding" in options.get("auxiliary_adamw.roles", ()):
+            del options["embedding_scale"]  # AdamW has none
     if trial.task == "cnn":
         return images.make_optimizer(trial.method, 0.0, **options)
     return make_language_optimizer(

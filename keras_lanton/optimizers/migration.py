@@ -85,6 +85,7 @@ def from_adamw(adamw: Any, rate_factor: float) -> dict[str, Any]:
     return {
         **_kept(config),
         "learning_rate": rate_of(config, rate_factor),
+        "step_scale": "rms_matched",
         "auxiliary_adamw": AuxiliaryAdamW(
             beta_1=config["beta_1"],
             beta_2=config["beta_2"],
@@ -114,7 +115,12 @@ def from_muon(muon: Any) -> dict[str, Any]:
             f"`keras_lanton.baselines.DMuon`. Received: muon={shown(muon)}"
         )
     config = muon.get_config()
-    return {**_kept(config), "learning_rate": rate_of(config), **found}
+    return {
+        **_kept(config),
+        "learning_rate": rate_of(config),
+        "step_scale": "rms_matched",
+        **found,
+    }
 
 
 def _from_own_muon(muon: LMOOptimizer) -> dict[str, Any]:

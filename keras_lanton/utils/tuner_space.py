@@ -50,7 +50,7 @@ def tuner_space(
         "learning_rate": lambda: hp.Float(
             "learning_rate", low, high, sampling="log"
         ),
-        "weight_decay": lambda: hp.Choice("weight_decay", DECAYS, default=0.03),
+        "weight_decay": lambda: hp.Choice("weight_decay", DECAYS, default=0.1),
         "beta_1": lambda: hp.Choice("beta_1", MOMENTA, default=0.9),
     }
     found = {n: choose() for n, choose in space.items() if n not in kwargs}

@@ -144,7 +144,7 @@ def flat_defaults():
     own = arguments_of(Lanton)
     found = {
         "hidden_scale": 0.2,
-        "embedding_scale": 200.0,
+        "embedding_scale": 300.0,
         "vector_scale": 1.0,
         "vector_norm": "rms",
     }

@@ -28,11 +28,11 @@ def test_explain():
     assert "Lanton updates the 1," in text
     assert "weights of small (" in text
     assert "hidden: 4 variables (2 qk, 2 vo), 256 weights" in text
-    assert "updates of RMS 0.001." in text
+    assert "updates of RMS 0.0098." in text
     assert "embedding: 2 variables (1 embedding, 1 head)" in text
     assert "AdamW updates them, at 1 times the rate" in text
     assert "each matrix once in 10 steps" in text
-    assert "Weight decay 0.03 times the learning rate." in text
+    assert "Weight decay 0.1 times the learning rate." in text
     assert text.endswith("Nothing looks suspicious.")
     assert getattr(model, "optimizer", None) is None  # nothing was made
 
