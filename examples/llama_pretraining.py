@@ -41,7 +41,7 @@ END_OF_TEXT = "<|endoftext|>"
 VOCABULARY, CONTEXT, BATCH_SIZE = 4096, 128, 16
 LAYERS, HEADS, KEY_VALUE_HEADS, WIDTH, FEED_FORWARD = 4, 3, 1, 192, 512
 STEPS_PER_EPOCH = 25  # an epoch ends with a validation and a checkpoint
-LEARNING_RATES = {"lanton": 1e-2, "adamw": 2e-3}
+LEARNING_RATES = {"lanton": 5e-3, "adamw": 2e-3}
 STYLES = {"lanton": ("LANTON", "#0072B2"), "adamw": ("AdamW", "#D55E00")}
 
 # -- Text and tokens ---------------------------------------------------------
@@ -131,7 +131,7 @@ def make_optimizer(name, steps):
         decay_steps=steps - warmup,
     )
     if name == "lanton":
-        return Lanton(schedule, weight_decay=0.1)
+        return Lanton(schedule)
     # Without clipping AdamW's loss jumps at the end of the warm-up.
     return keras.optimizers.AdamW(
         schedule, beta_2=0.95, weight_decay=0.1, global_clipnorm=1.0

@@ -75,7 +75,7 @@ DEMO = {
     # Both Lantons' and AdamW's are the best of `--sweep` on the GPT-2, the
     # others' are starting points.
     "learning_rates": {
-        "lanton": 1e-2,
+        "lanton": 5e-3,
         "lanton_paper": 2e-2,
         "adamw": 2e-3,
         "keras_muon": 1e-2,
@@ -90,7 +90,7 @@ DEMO = {
     },
     "sweep_steps": 100,
     "sweep": {
-        "lanton": (5e-3, 1e-2, 2e-2, 4e-2),
+        "lanton": (2.5e-3, 5e-3, 1e-2, 2e-2),
         "lanton_paper": (5e-3, 1e-2, 2e-2, 4e-2),
         "adamw": (1e-3, 2e-3, 4e-3, 8e-3),
         "keras_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),

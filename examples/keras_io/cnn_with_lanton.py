@@ -114,7 +114,7 @@ are outputs. It is optional here: paths and shapes say the same.
 """
 
 model = make_model()
-optimizer = Lanton(falling(0.0125), weight_decay=None).read_roles(model)
+optimizer = Lanton(falling(5e-3), weight_decay=None).read_roles(model)
 histories = {"LANTON": train(model, optimizer)}
 
 """

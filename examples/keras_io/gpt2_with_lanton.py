@@ -123,12 +123,11 @@ def train(model, optimizer, callbacks=None):
 
 
 """
-A small width needs smaller updates of embeddings: `embedding_scale` is 100
-here, 200 by default. `NoiseMonitor` records the noise every five steps.
+`NoiseMonitor` records the noise every five steps.
 """
 
 model = make_model()
-optimizer = Lanton(schedule(0.04), embedding_scale=100.0)
+optimizer = Lanton(schedule(1e-2))
 monitor = NoiseMonitor(every=5)
 losses = {"LANTON": train(model, optimizer, [monitor])}
 

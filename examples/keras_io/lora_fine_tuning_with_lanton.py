@@ -147,12 +147,10 @@ def train(model, optimizer, text, steps):
 
 """
 ## Pretraining
-
-A width of 64 is small: `embedding_scale` is 100 here, 200 by default.
 """
 
 _, pretrained = make_model()
-optimizer = Lanton(schedule(0.02, PRETRAINING), embedding_scale=100.0)
+optimizer = Lanton(schedule(5e-3, PRETRAINING))
 losses = train(pretrained, optimizer, old, PRETRAINING)
 print("old text {:.3f}, new text {:.3f} nats per byte".format(*losses[-1]))
 
@@ -165,7 +163,7 @@ embeddings, and no weight decays.
 
 _, model = make_model()
 model.set_weights(pretrained.get_weights())
-optimizer = Lanton.for_fine_tuning(schedule(0.005, FINE_TUNING))
+optimizer = Lanton.for_fine_tuning(schedule(2.5e-3, FINE_TUNING))
 found = {"all weights": train(model, optimizer, new, FINE_TUNING)}
 print(f"{model.count_params():,} weights are trained")
 
@@ -181,7 +179,7 @@ times that of all weights.
 backbone, model = make_model()
 model.set_weights(pretrained.get_weights())
 backbone.enable_lora(rank=4)
-optimizer = Lanton.for_fine_tuning(schedule(0.02, FINE_TUNING))
+optimizer = Lanton.for_fine_tuning(schedule(1e-2, FINE_TUNING))
 found["LoRA"] = train(model, optimizer, new, FINE_TUNING)
 optimizer.summary()
 
