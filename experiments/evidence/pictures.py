@@ -1,4 +1,4 @@
-"""The picture of docs/evidence.md, from the results that there are."""
+"""The pictures of docs/evidence.md, from the results that there are."""
 
 import dataclasses
 import math
@@ -9,8 +9,17 @@ from experiments.evidence import trials
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.styles import STYLES
 
-QUESTION = "Which optimizer ends lowest?"
+FINALS = "Which optimizer ends lowest?"
+WIDTHS = "Does the best rate change with the width?"
 OTHER = "#666666"  # contestants without a style
+# From light to dark; ColorBrewer's "Blues".
+COLOUR_OF = {
+    "32": "#9ecae1",
+    "64": "#6baed6",
+    "128": "#3182bd",
+    "256": "#08519c",
+    "512": "#08306b",
+}
 BASE = CONTESTANTS["lanton_signal"][0]
 # Names of `STYLES`; where two share one, the first has its colour.
 STYLE_OF = {
@@ -25,7 +34,7 @@ STYLE_OF = {
 def final_table():
     """The table that the picture shows; None where it is not asked for."""
     for question in questions.QUESTIONS:
-        if question.title == QUESTION:
+        if question.title == FINALS:
             return question.tables[0]
     return None
 
@@ -86,7 +95,7 @@ def colours():
     }
 
 
-def draw(read, path):
+def draw_finals(read, path):
     """Draw the final losses of `above_base`; nothing without results.
 
     Args:
@@ -96,11 +105,7 @@ def draw(read, path):
     above = above_base(read)
     if not above:
         return
-    import matplotlib
-
-    matplotlib.use("agg")  # draws to a file, needs no display
-    from matplotlib import pyplot
-
+    pyplot = load_pyplot()
     rows = sorted(above.items(), key=lambda row: -sum(row[1]))
     height = 1.4 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
@@ -137,3 +142,63 @@ def draw_row(axes, y, values, colour):
         ha="center",
         fontsize=9,
     )
+
+
+def draw_widths(read, path):
+    """Draw losses by rate: a panel for each optimizer, a curve for each width.
+
+    Args:
+        read: Function of a trial: its result, or None.
+        path: Of the PNG.
+    """
+    (question,) = (q for q in questions.QUESTIONS if q.title == WIDTHS)
+    found = {
+        t.caption.split(", GPT-2")[0]: t.losses(read) for t in question.tables
+    }
+    found = {caption: losses for caption, losses in found.items() if losses}
+    if not found:
+        return
+    pyplot = load_pyplot()
+    figure, panels = pyplot.subplots(
+        1,
+        len(found),
+        figsize=(3.3 * len(found), 3.4),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes, (caption, losses) in zip(panels[0], found.items(), strict=True):
+        draw_curves(axes, losses)
+        title = caption.replace("`", "").replace(", ", ",\n", 1)
+        axes.set_title(title, fontsize=9)
+    panels[0][0].set_ylabel("loss above the lowest of the width")
+    panels[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=120, facecolor="white")
+    pyplot.close(figure)
+
+
+def draw_curves(axes, losses):
+    """Losses by rate above the lowest of each width, one curve a width."""
+    for width, by_rate in losses.items():
+        lowest = min(by_rate.values())
+        above = [loss - lowest for loss in by_rate.values()]
+        style = {"color": COLOUR_OF[width], "label": f"width {width}"}
+        axes.plot(list(by_rate), above, "o-", **style)
+    rates = sorted({rate for by_rate in losses.values() for rate in by_rate})
+    axes.set_xscale("log")
+    axes.set_xticks(rates, [f"{rate:g}" for rate in rates], fontsize=8)
+    axes.minorticks_off()
+    axes.set_ylim(-0.01, 0.3)
+    axes.set_xlabel("peak learning rate")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def load_pyplot():
+    """Matplotlib's pyplot, which draws to files and needs no display."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    return pyplot

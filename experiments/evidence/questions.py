@@ -20,6 +20,7 @@ from experiments.evidence.search import tune_rate
 from experiments.evidence.trials import FrozenTrial
 from experiments.evidence.trials import HalfTrial
 from experiments.evidence.trials import ShortTrial
+from experiments.evidence.trials import loss_of
 
 CHOOSING = (1, 2, 3)  # seeds of what is tried
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
@@ -115,6 +116,22 @@ class RateTable:
             dataclasses.replace(trial, learning_rate=rate, seed=self.seed)
             for rate in self.rates[label]
         ]
+
+    def losses(self, read):
+        """By label: losses by rate, as far as there are results.
+
+        Args:
+            read: Function of a trial: its result, or None.
+        """
+        found = {
+            label: {
+                one.learning_rate: loss_of(result)
+                for one in self.trials(label, trial)
+                if (result := read(one))
+            }
+            for label, trial in self.rows
+        }
+        return {label: by_rate for label, by_rate in found.items() if by_rate}
 
     def wanted(self, read):
         """The trials of the table that have no result yet."""
@@ -1098,7 +1115,7 @@ QUESTIONS = (
                 (
                     RMS_MATCHED,
                     "lanton_signal",
-                    (0.0025, 0.005, 0.01, 0.02, 0.04),
+                    (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
                     LITTLE_DECAY,
                     SIZES[:-1],
                 ),

@@ -207,14 +207,7 @@ def _(table: questions.RateTable, read):
     """Losses by rate, the best rate and the window of good ones."""
     rates = sorted({r for row in table.rates.values() for r in row})
     lines = []
-    for label, trial in table.rows:
-        found = {
-            one.learning_rate: trials.loss_of(result)
-            for one in table.trials(label, trial)
-            if (result := read(one))
-        }
-        if not found:
-            continue
+    for label, found in table.losses(read).items():
         cells = [f"{found[r]:.4f}" if r in found else "" for r in rates]
         lines.append([label, *cells, *best_and_window(found)])
     if not lines:
@@ -446,8 +439,8 @@ def page(read, results):
         answers = [text for text in answers if text]
         if answers:
             parts += [f"## {question.title}", question.text, *answers]
-        if answers and question.title == pictures.QUESTION:
-            parts.append(PICTURE)
+        if answers and question.title in PICTURES:
+            parts.append(PICTURES[question.title])
     parts += ["## How was each tuned?", SEARCH]
     for what, spaces, fields in (
         ("GPT-2, S, batches of 1,024 tokens", search.SPACES, {}),
@@ -467,10 +460,16 @@ SEARCH = (
 )
 
 
-PICTURE = (
-    "![Final losses of the optimizers, less those of Lanton(), with their "
-    "intervals](evidence.png)"
-)
+PICTURES = {
+    pictures.FINALS: (
+        "![Final losses of the optimizers, less those of Lanton(), with their "
+        "intervals](evidence.png)"
+    ),
+    pictures.WIDTHS: (
+        "![Losses by learning rate, one curve for each width, one panel for "
+        "each optimizer](rates_by_width.png)"
+    ),
+}
 
 
 def write(path, folder=trials.RESULTS):
@@ -488,5 +487,6 @@ def write(path, folder=trials.RESULTS):
         raise SystemExit(f"There are no results in {folder}.")
     read = functools.partial(trials.read, folder=folder)
     path.write_text(page(read, results))
-    pictures.draw(read, path.with_suffix(".png"))
+    pictures.draw_finals(read, path.with_suffix(".png"))
+    pictures.draw_widths(read, path.with_name("rates_by_width.png"))
     print(path)

@@ -315,13 +315,29 @@ def test_the_picture_has_the_seeds_that_all_have(monkeypatch, tmp_path):
     )
     monkeypatch.setattr(pictures, "final_table", lambda: table)
     bench = Bench()
-    pictures.draw(bench.read, tmp_path / "none.png")
+    pictures.draw_finals(bench.read, tmp_path / "none.png")
     assert not list(tmp_path.iterdir())
     for one in table.wanted(bench.read)[:3]:  # the last one is missing
         bench.results[one.name] = make_result(one, 3.0 + 0.1 * one.seed)
     losses = pictures.final_losses(bench.read)
     assert losses == {pictures.BASE: [3.1], "A": [3.1]}
-    pictures.draw(bench.read, tmp_path / "some.png")
+    pictures.draw_finals(bench.read, tmp_path / "some.png")
+    assert (tmp_path / "some.png").stat().st_size > 5000
+
+
+@logic
+def test_the_picture_of_rates_has_a_curve_for_each_width(tmp_path):
+    from experiments.evidence import pictures
+
+    (question,) = (q for q in questions.QUESTIONS if q.title == pictures.WIDTHS)
+    bench = Bench()
+    pictures.draw_widths(bench.read, tmp_path / "none.png")
+    assert not list(tmp_path.iterdir())
+    table = question.tables[0]
+    for trial in table.wanted(bench.read)[:7]:
+        bench.results[trial.name] = make_result(trial, 3.0)
+    assert [len(found) for found in table.losses(bench.read).values()] == [5, 2]
+    pictures.draw_widths(bench.read, tmp_path / "some.png")
     assert (tmp_path / "some.png").stat().st_size > 5000
 
 
