@@ -19,6 +19,7 @@ from experiments.evidence.search import tune
 from experiments.evidence.search import tune_rate
 from experiments.evidence.trials import FrozenTrial
 from experiments.evidence.trials import HalfTrial
+from experiments.evidence.trials import RateSearchTrial
 from experiments.evidence.trials import ShortTrial
 from experiments.evidence.trials import loss_of
 
@@ -137,6 +138,32 @@ class RateTable:
         """The trials of the table that have no result yet."""
         needed = [t for row in self.rows for t in self.trials(*row)]
         return [t for t in dict.fromkeys(needed) if read(t) is None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateSearchTable(RateTable):
+    """What `find_learning_rate` suggests, beside the best of a sweep.
+
+    Args:
+        search_seeds: Seeds of the searches.
+        **kwargs: As `RateTable`; the rows are `ShortTrial`s.
+    """
+
+    search_seeds: tuple = CHOOSING
+
+    def searches(self, trial):
+        """The searches of a row."""
+        fields = {**vars(trial), "steps": RateSearchTrial.steps}
+        like = RateSearchTrial(**fields)
+        return [
+            dataclasses.replace(like, seed=seed) for seed in self.search_seeds
+        ]
+
+    def wanted(self, read):
+        """The trials of the table that have no result yet."""
+        needed = [one for _, trial in self.rows for one in self.searches(trial)]
+        missing = [trial for trial in needed if read(trial) is None]
+        return [*missing, *super().wanted(read)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -544,6 +571,35 @@ def by_width(name, rates, options=(), names=SIZES):
         rows.append((str(width), trial))
         by_label[str(width)] = rates[1:-1] if size == "XL" else rates
     return {"rows": tuple(rows), "rates": by_label, "of": "width"}
+
+
+def of_models(models, rates, options):
+    """Rows and rates of a `RateSearchTable`.
+
+    Args:
+        models: By label: fields of the trials.
+        rates: Of all rows.
+        options: Of the optimizer, besides its own.
+    """
+    rows = tuple(
+        (
+            label,
+            trial_of(
+                "lanton_signal",
+                5e-3,
+                options,
+                kind=ShortTrial,
+                text="wiki",
+                **fields,
+            ),
+        )
+        for label, fields in models.items()
+    )
+    return {
+        "rows": rows,
+        "rates": dict.fromkeys(models, rates),
+        "of": "model",
+    }
 
 
 def frozen():
@@ -1134,6 +1190,29 @@ QUESTIONS = (
                     SIZES[:-1],
                 ),
             )
+        ),
+    ),
+    Question(
+        title="Does find_learning_rate find the best rate?",
+        text=(
+            "`keras_lanton.find_learning_rate` with its defaults, runs of 100 "
+            "steps, beside the best rate of runs of 400 steps: the lowest "
+            "point of a parabola through the best three. The model, its "
+            "initial weights and batches of 1,024 tokens are the same."
+        ),
+        tables=(
+            RateSearchTable(
+                caption="`Lanton()`",
+                **of_models(
+                    {
+                        "GPT-2, width 64": {"size": "S"},
+                        "GPT-2, width 128": {"size": "M"},
+                        "Llama, width 64": {"model": "llama"},
+                    },
+                    RATES,
+                    FAN_IN,
+                ),
+            ),
         ),
     ),
     Question(

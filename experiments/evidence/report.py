@@ -216,6 +216,37 @@ def _(table: questions.RateTable, read):
     return f"{table.caption}.\n\n{markdown_table(head, lines)}"
 
 
+@answer.register
+def _(table: questions.RateSearchTable, read):
+    """The suggested rates, the best one, and their quotient."""
+    lines, losses = [], table.losses(read)
+    for label, trial in table.rows:
+        found = [read(one) for one in table.searches(trial)]
+        rates = [result["learning_rate"] for result in found if result]
+        by_rate = losses.get(label, {})
+        best = (
+            statistics.best_rate(
+                sorted(by_rate), [by_rate[rate] for rate in sorted(by_rate)]
+            )
+            if len(by_rate) > 2
+            else None
+        )
+        if not rates or best is None:
+            continue
+        lines.append(
+            [
+                label,
+                ", ".join(f"{rate:.2g}" for rate in rates),
+                f"{best:.2g}",
+                ", ".join(f"{rate / best:.2f}" for rate in rates),
+            ]
+        )
+    if not lines:
+        return None
+    head = [table.of, "suggested, by seed", "best rate", "suggested over best"]
+    return f"{table.caption}.\n\n{markdown_table(head, lines)}"
+
+
 def best_and_window(losses):
     """The best rate and the window of good ones, as text.
 

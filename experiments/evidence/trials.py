@@ -155,6 +155,29 @@ class ShortTrial(Trial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RateSearchTrial(Trial):
+    """A call of `keras_lanton.find_learning_rate` on the model of a `Trial`.
+
+    Args:
+        steps: Of each of its runs.
+        **kwargs: As `Trial`.
+    """
+
+    steps: int = 100
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-rate-search"
+
+    def learner(self):
+        """What runs this trial, and those alike."""
+        from experiments.evidence.rate_searcher import RateSearcher
+
+        return RateSearcher(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FrozenTrial(Trial):
     """A `Trial` whose noise is constant: the mean over another run.
 

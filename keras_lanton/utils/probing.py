@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import operator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
@@ -35,7 +36,7 @@ def endless_batches(
     """Batches without end.
 
     Args:
-        x: Arrays, with `y`; or batches.
+        x: Arrays, or a dict or list of them, with `y`; or batches.
         y: Targets of arrays, or None.
         batch_size: Batch size of arrays.
         seed: Seed of the order of arrays.
@@ -68,19 +69,21 @@ def _endless(batches: Iterable[Any]) -> Iterator[Any]:
 def _batches_of_arrays(
     x: Any, y: Any, batch_size: int, seed: int
 ) -> Iterator[Any]:
-    x, y = np.asarray(x), np.asarray(y)
-    if not len(x) or len(x) != len(y):
+    data = keras.tree.map_structure(np.asarray, (x, y))
+    lengths = [len(a) if a.ndim else 0 for a in keras.tree.flatten(data)]
+    if len(set(lengths)) != 1 or not lengths[0]:
         raise ValueError(
-            "`x` and `y` must be of one length above 0. "
-            f"Received: {len(x)} and {len(y)}"
+            "The arrays of `x` and `y` must be of one length above 0. "
+            f"Received: lengths {', '.join(map(str, lengths))}"
         )
+    count = lengths[0]
     rng = np.random.default_rng(seed)
-    size = min(batch_size, len(x))
+    size = min(batch_size, count)
     while True:
-        order = rng.permutation(len(x))
-        for start in range(0, len(x) - size + 1, size):
+        order = rng.permutation(count)
+        for start in range(0, count - size + 1, size):
             rows = order[start : start + size]
-            yield x[rows], y[rows]
+            yield keras.tree.map_structure(operator.itemgetter(rows), data)
 
 
 def optimizer_within(model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The learning-rate range test: what it suggests, what it leaves as it was."""
+"""The search for a rate: what it suggests, what it leaves as it was."""
 
 import keras
 import numpy as np
@@ -9,9 +9,11 @@ from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import find_learning_rate
+from keras_lanton.utils.rate_finder import lowest_point
 
 BACKEND = keras.backend.backend()
 SHORT = NewtonSchulz(steps=2)
+FEW = {"rates": (1e-3, 2e-3), "steps": 10}
 
 
 def make_model(optimizer=None):
@@ -41,10 +43,12 @@ def values(variables):
 @logic
 def test_suggestion():
     model, data = make_model(), make_data()
-    found = find_learning_rate(model, *data, steps=60, verbose=False)
+    found = find_learning_rate(model, *data, steps=30, verbose=False)
     assert 1e-3 < found.learning_rate < 0.25
-    assert len(found.rates) == len(found.losses) == len(found.smoothed)
-    np.testing.assert_allclose(found.rates[:2], [1e-4, 1e-4 * 1e4 ** (1 / 59)])
+    np.testing.assert_allclose(found.rates[1:] / found.rates[:-1], 2.0)
+    best = np.argmin(found.losses)
+    assert 0 < best < len(found.rates) - 1  # the grid grows until it is so
+    assert 0.5 < found.learning_rate / found.rates[best] < 2.0
     # It is worth something: better than far below and far above.
     ends = []
     for rate in (found.learning_rate / 30, found.learning_rate, 3.0):
@@ -59,7 +63,7 @@ def test_model_and_optimizer_are_as_they_were():
     model.fit(*data, batch_size=32, verbose=0)
     optimizer = model.optimizer
     before = values([*model.variables, *optimizer.variables])
-    find_learning_rate(model, *data, steps=4, verbose=False)
+    find_learning_rate(model, *data, **FEW, verbose=False)
     assert model.optimizer is optimizer
     after = values([*model.variables, *optimizer.variables])
     for one, two in zip(before, after, strict=True):
@@ -92,26 +96,71 @@ def test_schedule_and_loss_scaling():
     model = make_model(keras.optimizers.LossScaleOptimizer(inner))
     x, y = make_data()
     batches = [(x[:48], y[:48]), (x[48:], y[48:])]
-    found = find_learning_rate(model, batches, steps=5, verbose=False)
-    assert len(found.rates) == 5
+    found = find_learning_rate(model, batches, **FEW, verbose=False)
+    assert len(found.rates) >= 2
     assert model.optimizer.inner_optimizer is inner
 
 
 @logic
-def test_diverging_run_ends_early():
+def test_diverging_run_is_not_the_best(capsys):
     model, data = make_model(), make_data()
-    found = find_learning_rate(
-        model, *data, lowest=1e-3, highest=1e4, steps=40, verbose=False
-    )
-    assert len(found.rates) < 40
+    found = find_learning_rate(model, *data, rates=(0.1, 1e4), steps=20)
+    assert np.isinf(found.losses[-1])
     assert found.learning_rate < 1
+    assert "20/20" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="at one of the rates. Received: .*1e"):
+        find_learning_rate(model, *data, rates=(1e8,), steps=10, verbose=False)
+
+
+@logic
+def test_each_run_starts_from_the_same_state():
+    """So the order of the rates does not matter."""
+    data = make_data()
+    both = find_learning_rate(
+        make_model(), *data, rates=(1e-3, 1e-2), steps=10, verbose=False
+    )
+    one = find_learning_rate(
+        make_model(), *data, rates=(1e-2,), steps=10, verbose=False
+    )
+    assert both.losses[both.rates == 1e-2] == one.losses[one.rates == 1e-2]
+
+
+def test_inputs_by_name():
+    """As KerasHub's models have them."""
+    inputs = {name: keras.Input((8,), name=name) for name in ("a", "b")}
+    outputs = layers.Dense(3)(layers.Add()(list(inputs.values())))
+    model = keras.Model(inputs, outputs)
+    model.compile(Lanton(1e-3, newton_schulz=SHORT), "mse")
+    x, y = make_data()
+    x = {"a": x, "b": x}
+    assert find_learning_rate(model, x, y, **FEW, verbose=False).learning_rate
+    with pytest.raises(ValueError, match="Received: lengths 96, 5, 96"):
+        find_learning_rate(model, {**x, "b": x["b"][:5]}, y, verbose=False)
+
+
+@logic
+def test_model_that_is_not_built():
+    model = keras.Sequential([layers.Dense(3)])
+    model.compile(Lanton(1e-3, newton_schulz=SHORT), "mse")
+    find_learning_rate(model, *make_data(), **FEW, verbose=False)
+    assert model.built
+
+
+@logic
+def test_lowest_point():
+    rates = [1.0, 2.0, 4.0]
+    assert lowest_point(rates, [2.0, 1.0, 2.0]) == pytest.approx(2.0)
+    assert lowest_point(rates, [2.0, 1.0, 1.0]) == pytest.approx(2 * 2**0.5)
+    assert lowest_point(rates, [1.0, 1.0, 1.0]) == 1.0
+    assert lowest_point(rates, [2.0, 1.0, np.inf]) == 2.0
+    assert lowest_point(rates, [2.0, 1.5, 1.0]) == 4.0
 
 
 @logic
 def test_picture_and_progress(tmp_path, capsys):
     pytest.importorskip("matplotlib")
-    found = find_learning_rate(make_model(), *make_data(), steps=3)
-    assert "3/3" in capsys.readouterr().out
+    found = find_learning_rate(make_model(), *make_data(), **FEW)
+    assert "10/10" in capsys.readouterr().out
     found.plot(tmp_path / "rates.png")
     assert (tmp_path / "rates.png").stat().st_size > 5_000
 
@@ -120,7 +169,7 @@ def test_picture_and_progress(tmp_path, capsys):
 def test_roles_set_by_hand_are_kept():
     model = make_model()
     model.optimizer.assign_role("vector", model.layers[1].kernel)
-    find_learning_rate(model, *make_data(), steps=2, verbose=False)
+    find_learning_rate(model, *make_data(), **FEW, verbose=False)
     model.optimizer.build(model.trainable_variables)
     assert model.optimizer.layers[0].role == "vector"
 
@@ -129,11 +178,13 @@ def test_roles_set_by_hand_are_kept():
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        ({"lowest": 0.0}, "`lowest`"),
-        ({"highest": 1e-5}, "`highest` must be above `lowest`"),
-        ({"steps": 1}, "`steps` at least 2"),
+        ({"rates": (0.0, 1.0)}, "`rates` must be numbers above 0"),
+        ({"rates": (0.1, 0.1)}, "each above the one before"),
+        ({"rates": ()}, "Received: rates=()"),
+        ({"rates": 0.1}, "Received: rates=0.1"),
+        ({"steps": 9}, "`steps` must be at least 10. Received: 9"),
         ({"batch_size": 0}, "`batch_size`"),
-        ({"x": np.zeros((0, 8))}, "Received: 0 and 96"),
+        ({"x": np.zeros((0, 8))}, "Received: lengths 0, 96"),
         ({"x": [], "y": None}, "Received: none in loop 1"),
         ({"x": 3, "y": None}, "Received: x=3"),
     ],
