@@ -41,7 +41,7 @@ SEED = 42
 WIDTHS = (16, 64, 64)  # output channels of the three groups
 BATCH_SIZE = 128
 MAX_SHIFT = 2  # pixels
-LEARNING_RATES = {"lanton": 0.05, "sgd": 0.1}
+LEARNING_RATES = {"lanton": 0.02, "sgd": 0.1}
 STYLES = {"lanton": ("LANTON", "#0072B2"), "sgd": ("SGD", "#666666")}
 
 # -- Images ------------------------------------------------------------------

@@ -78,7 +78,7 @@ PRESETS = {
         epochs=16,
         flip=False,
         learning_rates={
-            "lanton": 0.05,
+            "lanton": 0.02,
             "lanton_paper": 0.1,
             "sgd": 0.1,
             "adamw": 0.01,
@@ -97,7 +97,7 @@ PRESETS = {
         flip=True,
         learning_rates={
             **hyperparameters.learning_rates("cnn_cifar100"),
-            "lanton": 0.1,
+            "lanton": 0.05,
             "adamw": 0.01,
             "keras_muon": 0.01,
         },
@@ -129,7 +129,6 @@ def make_optimizer(name, learning_rate, **kwargs):
     options |= kwargs
     if name == "lanton":
         del options["vector_norm"]  # AdamW updates vectors
-        options["step_scale"] = "rms_matched"  # its rates are for this
     return construct(name, learning_rate, options=options, weight_decay=None)
 
 

@@ -109,7 +109,7 @@ def train(steps):
     language_model = make_gpt2(MODEL, BYTES)
     # KerasHub's own `fit` needs TensorFlow: a plain model of the same layers.
     model = keras.Model(language_model.input, language_model.output)
-    schedule = keras.optimizers.schedules.CosineDecay(2e-2, steps)
+    schedule = keras.optimizers.schedules.CosineDecay(5e-3, steps)
     model.compile(
         optimizer=Lanton(schedule),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -37,10 +37,10 @@ no run trains on. Runs of one seed share initial weights and batches. Texts:
 `wiki`, prose of the English Wikipedia; `sotu`, the State of the Union
 addresses; `stdlib`, the source text of Python's standard library. Runs of
 Lanton and D-Muon have the quintic rows of Muon in Newton-Schulz,
-`NewtonSchulz(coefficients="jordan")`. They have `embedding_scale=100`,
-`weight_decay=0.1` and noise by `estimator="lanczos"`. Rows and captions name
-what differs. The defaults of `Lanton()` are `"cubic"`, 200, 0.03 and
-`"frobenius"`.
+`NewtonSchulz(coefficients="jordan")`. They have `step_scale="rms_matched"`,
+`embedding_scale=100`, `weight_decay=0.1` and noise by `estimator="lanczos"`.
+Rows and captions name what differs. The defaults of `Lanton()` are `"cubic"`,
+`"fan_in"`, 300, 0.1 and `"frobenius"`.
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
 taken seed by seed. "Tokens" is a quotient: the tokens of a run, divided by the

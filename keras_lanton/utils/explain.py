@@ -35,7 +35,7 @@ USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
 # Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
 # the most of the paper's tables.
 OVER_ADAMW = (2.0, 50.0)
-LORA_RATE = 1e-2  # below the best of adapters in docs/evidence.md
+LORA_RATE = 5e-3  # docs/guides/fine_tuning.md: start adapters here
 
 
 def explain(
@@ -274,8 +274,8 @@ def _fine_tuning(
         if rate < LORA_RATE:
             yield (
                 f"A learning rate of {rate:g} is low for low-rank adapters: "
-                "their best rates were 4 to 8 times those of all weights in "
-                "docs/evidence.md."
+                "start with two to four times that of all weights, 0.005 to "
+                "0.01."
             )
     elif adamw is not None and "embedding" not in optimizer.adamw_roles:
         if any(spec.role == "embedding" for spec in specs):
@@ -337,6 +337,6 @@ def _rates(rate: float, adamw: float | None) -> Iterator[str]:
         )
     if rate > high:
         yield (
-            f"A learning rate of {rate:g} is high: a hidden update has an RMS "
-            "of 0.2 times that. See `keras_lanton.find_learning_rate`."
+            f"A learning rate of {rate:g} is high: the default is 0.005. See "
+            "`keras_lanton.find_learning_rate`."
         )

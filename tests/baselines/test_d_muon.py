@@ -67,7 +67,7 @@ def test_d_muon_with_noise_moves_hidden_layers_as_lanton(preset, nesterov):
         "weight_decay": 0.1,
     }
     found, start = run(baselines.DMuon, gradients, noise=NOISE_PART, **options)
-    options["ns_coefficients"] = "jordan"
+    options |= {"ns_coefficients": "jordan", "step_scale": "rms_matched"}
     wanted, _ = run(preset, gradients, **NOISE, **options)
     hidden = [EXPECTED[path].role == "hidden" for path in FEW]
     for one, two, three, chosen in zip(
@@ -94,6 +94,13 @@ def test_lanton_is_d_muon_with_noise(group_reduction):
         "weight_decay": 0.1,
     }
     both = ["embedding", "vector"]
-    found, start = run(Lanton, gradients, adamw_roles=both, **noise, **options)
+    found, start = run(
+        Lanton,
+        gradients,
+        adamw_roles=both,
+        step_scale="rms_matched",
+        **noise,
+        **options,
+    )
     wanted, _ = run(baselines.DMuon, gradients, **noise, **options)
     assert_equal(found, wanted, start)
