@@ -276,7 +276,7 @@ def draw_noise(figure, run):
         ms=4,
         alpha=0.7,
     )
-    for byte, up in ((" ", -3), ("e", 5), ("z", 5), ("~", 5)):
+    for byte, up in ((" ", -3), ("v", 5), ("z", 5), ("~", 5)):
         at = 100 * run["shares"][ord(byte)], run["rows"][ord(byte)]
         right.annotate(
             "space" if byte == " " else byte,
