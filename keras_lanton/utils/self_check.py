@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
+from keras_lanton.lanton import WIDTH
 from keras_lanton.lanton import Lanton
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.orthogonalization import batching
@@ -26,7 +27,7 @@ backend = backends.load()
 
 # A side whose matrices take every fast path of large ones.
 LARGE = 1024
-ETA, HIDDEN_SCALE, EMBEDDING_SCALE = 0.01, 0.2, 200.0
+ETA, HIDDEN_SCALE, EMBEDDING_SCALE = 0.01, 0.2, 300.0
 # Weights of every role; one hidden matrix for each form of Newton-Schulz.
 SHAPES = {
     "hidden_square": (64, 48),
@@ -184,7 +185,8 @@ def _direction(name: str, g: Array) -> Array:
     if name == "embedding":
         return EMBEDDING_SCALE * np.sign(g) / g.shape[-1]
     U, _, Vt = np.linalg.svd(g, full_matrices=False)
-    return HIDDEN_SCALE * math.sqrt(max(g.shape)) * U @ Vt
+    rms = HIDDEN_SCALE * math.sqrt(WIDTH / g.shape[0])
+    return rms * math.sqrt(max(g.shape)) * U @ Vt
 
 
 def _noise(optimizer: Lanton, first: Arrays, second: Arrays) -> list[Check]:

@@ -98,6 +98,7 @@ def test_small_updates_of_bfloat16_weights(rounding):
         2.0**-7 / 100,
         noise=None,
         nesterov=False,
+        step_scale="rms_matched",
         hidden_scale=8.0 * 64**-0.5,  # sign-like: its entries are about 1
         weight_decay=0.0,
         rounding=rounding,
