@@ -31,12 +31,19 @@ STYLE_OF = {
 }
 
 
+def tables_of(title):
+    """The tables of a question; none where it is not asked."""
+    return [
+        table
+        for question in questions.QUESTIONS
+        if question.title == title
+        for table in question.tables
+    ]
+
+
 def final_table():
     """The table that the picture shows; None where it is not asked for."""
-    for question in questions.QUESTIONS:
-        if question.title == FINALS:
-            return question.tables[0]
-    return None
+    return next(iter(tables_of(FINALS)), None)
 
 
 def final_losses(read):
@@ -151,9 +158,9 @@ def draw_widths(read, path):
         read: Function of a trial: its result, or None.
         path: Of the PNG.
     """
-    (question,) = (q for q in questions.QUESTIONS if q.title == WIDTHS)
     found = {
-        t.caption.split(", GPT-2")[0]: t.losses(read) for t in question.tables
+        table.caption.split(", GPT-2")[0]: table.losses(read)
+        for table in tables_of(WIDTHS)
     }
     found = {caption: losses for caption, losses in found.items() if losses}
     if not found:

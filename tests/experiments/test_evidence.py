@@ -445,6 +445,44 @@ def test_images_are_taken_from_the_folder_that_has_them(tmp_path):
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="its steps are JAX's"
 )
+def test_a_search_for_the_rate(monkeypatch, tmp_path):
+    make_small(monkeypatch)
+    write_text(tmp_path / "wiki.txt", "fox")
+    trial = search.trial_of(
+        "lanton_signal",
+        5e-3,
+        kind=trials.RateSearchTrial,
+        batch_size=2,
+        steps=10,
+    )
+    result = result_of(trial, monkeypatch, tmp_path)
+    assert len(result["rates"]) == len(result["losses"]) >= 3
+    assert result["loss"] == min(x for x in result["losses"] if x)
+    assert result["rates"][0] <= result["learning_rate"] <= result["rates"][-1]
+    assert result["steps"] == 10 * len(result["rates"])
+
+
+@logic
+def test_the_table_of_searches_has_their_quotients():
+    bench = Bench()
+    rows = questions.of_models({"A": {}}, (0.01, 0.02, 0.04), ())
+    table = questions.RateSearchTable(
+        caption="Some", search_seeds=(1, 2), **rows
+    )
+    assert report.answer(table, bench.read) is None
+    for trial in table.wanted(bench.read):
+        found = make_result(trial, 3 + abs(np.log2(trial.learning_rate / 0.02)))
+        if isinstance(trial, trials.RateSearchTrial):
+            found["learning_rate"] = 0.01 * trial.seed
+        bench.results[trial.name] = found
+    assert "| A | 0.01, 0.02 | 0.02 | 0.50, 1.00 |" in report.answer(
+        table, bench.read
+    )
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow trains it"
+)
 def test_images(monkeypatch, tmp_path):
     random = np.random.default_rng(0)
     arrays = {
