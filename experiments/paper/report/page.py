@@ -39,7 +39,8 @@ make paper   # python -m experiments.paper, then experiments.paper.report
 
 "Lanton" has this library's defaults with the paper's kind of noise, that
 between matrices: `noise=NoiseAdaptiveRate(alpha_unit="group_noise",
-within_matrices=False)`. "Lanton, paper's settings" is `Lanton.paper()`.
+within_matrices=False)`. It has `step_scale="rms_matched"` and
+`embedding_scale=200`, too. "Lanton, paper's settings" is `Lanton.paper()`.
 [Evidence](evidence.md) has the noise within matrices. {setting}
 """
 
