@@ -7,8 +7,6 @@ import os
 import platform
 import time
 
-import keras
-
 from experiments.evidence import trials
 from experiments.token_files import write_json
 
@@ -44,6 +42,8 @@ def speed():
 
 def machine():
     """Where a run ran."""
+    import keras  # reads its environment, which `set_up` sets
+
     backend = keras.backend.backend()
     versions = {
         package: importlib.metadata.version(package)
