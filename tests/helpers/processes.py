@@ -25,7 +25,10 @@ def launch(file, *arguments, devices):
     return subprocess.Popen(
         [sys.executable, file, *arguments],
         env=environment(
-            XLA_FLAGS=f"--xla_force_host_platform_device_count={devices}",
+            # A busy machine may keep a device waiting for longer than XLA's
+            # 40 seconds, after which it aborts.
+            XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} "
+            "--xla_cpu_collective_call_terminate_timeout_seconds=250",
             JAX_PLATFORMS="cpu",
         ),
         stdout=subprocess.PIPE,
