@@ -238,7 +238,9 @@ class _Runs:
             variable.assign(value)
         steps = len(self.batches)
         progress = keras.utils.Progbar(
-            steps, verbose=self.verbose, stateful_metrics=["peak_rate"]
+            steps,
+            verbose=self.verbose,
+            stateful_metrics=["peak_rate", "loss"],  # no means
         )
         losses: list[float] = []
         for k, batch in enumerate(self.batches):
