@@ -103,6 +103,7 @@ class ImageLearner:
                 keras.utils.to_categorical(images.y_test, images.classes),
             ),
             validation_batch_size=1000,
+            shuffle=False,  # the batches already are shuffled
             callbacks=[keras.callbacks.TerminateOnNaN()],
             verbose=0,
         ).history
