@@ -1,7 +1,7 @@
 """Pretrain a GPT-2 from random weights with LANTON and, alongside, AdamW.
 
 Claim: both loss curves fall, and LANTON's validation loss ends below AdamW's,
-each optimizer at the best learning rate of the same sweep.
+LANTON at its default learning rate, AdamW at the best of a sweep.
 
     KERAS_BACKEND=jax python examples/gpt2_pretraining.py
 
@@ -16,7 +16,7 @@ Python's standard library (12 MB), and trains four layers for 200 steps.
 LANTON's noise and learning rates, and the checkpoints go to runs/gpt2_demo.
 `python -m experiments.pretraining --help` lists the paper's sizes, more
 optimizers, your own text (`--text FILE ...`) and the learning-rate sweep that
-chose the rates below. `pip install ".[jax,examples]"` installs what is needed.
+chose AdamW's rate. `pip install ".[jax,examples]"` installs what is needed.
 """
 
 import argparse

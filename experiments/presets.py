@@ -72,8 +72,8 @@ DEMO = {
     "dropout": 0.0,
     "save_every": 25,
     "validation_blocks": 256,
-    # Both Lantons' and AdamW's are the best of `--sweep` on the GPT-2, the
-    # others' are starting points.
+    # Lanton's is its default. Those of its paper's settings and of AdamW are
+    # the best of `--sweep` on the GPT-2, the others' are starting points.
     "learning_rates": {
         "lanton": 5e-3,
         "lanton_paper": 2e-2,

@@ -223,14 +223,7 @@ def _(table: questions.RateSearchTable, read):
     for label, trial in table.rows:
         found = [read(one) for one in table.searches(trial)]
         rates = [result["learning_rate"] for result in found if result]
-        by_rate = losses.get(label, {})
-        best = (
-            statistics.best_rate(
-                sorted(by_rate), [by_rate[rate] for rate in sorted(by_rate)]
-            )
-            if len(by_rate) > 2
-            else None
-        )
+        best = statistics.best_rate(losses.get(label, {}))
         if not rates or best is None:
             continue
         lines.append(
@@ -257,7 +250,7 @@ def best_and_window(losses):
     if len(finite) < 3:
         return ["", ""]
     rates, values = list(finite), list(finite.values())
-    best = statistics.best_rate(rates, values)
+    best = statistics.best_rate(finite)
     limit = min(values) * 1.01
     open_ended = values[0] <= limit or values[-1] <= limit
     return [

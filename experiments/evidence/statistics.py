@@ -3,6 +3,8 @@
 import numpy as np
 from scipy import stats
 
+from keras_lanton.utils.rate_finder import lowest_point
+
 
 def interval(values):
     """Mean of some values and half the width of its 95 % interval.
@@ -17,22 +19,20 @@ def interval(values):
     return mean, float(stats.t.ppf(0.975, count - 1) * error)
 
 
-def best_rate(rates, losses):
+def best_rate(losses):
     """The lowest point of a parabola through the best three rates.
 
-    Over the logarithm of the rate; None where the best is the first or the
-    last.
+    None where the best is the lowest or the highest, as it is of fewer than
+    three.
 
     Args:
-        rates: Rising.
-        losses: Of runs at each of them.
+        losses: Of runs, by rate.
     """
-    best = int(np.argmin(losses))
-    if best in (0, len(rates) - 1):
+    rates = sorted(losses)
+    best = min(rates, key=losses.get, default=None)
+    if best in (*rates[:1], *rates[-1:], None):
         return None
-    x = np.log(rates[best - 1 : best + 2])
-    a, b, _ = np.polyfit(x - x[1], losses[best - 1 : best + 2], 2)
-    return float(np.exp(x[1] - b / (2 * a)))
+    return lowest_point(rates, [losses[rate] for rate in rates])
 
 
 def tokens_to_reach(loss, budgets, losses):

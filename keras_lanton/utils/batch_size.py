@@ -106,9 +106,9 @@ def advise_batch_size(
     Args:
         model: A compiled model, with any optimizer. Roles are those of an
             optimizer of this package, or else are read from its layers.
-        x: Arrays, with `y`; or batches `(x, y)` or `(x, y, weights)` in a
-            dataset, `PyDataset`, list or other iterable, in random order,
-            which is begun again where it ends.
+        x: An array, or a dict or list of them, with `y`; or batches `(x, y)`
+            or `(x, y, weights)` in a dataset, `PyDataset`, list or other
+            iterable, in random order, which is begun again where it ends.
         y: Targets of arrays.
         batch_size: Batch size of arrays, at least 1.
         steps: Batches to compare, at least 8. With more, larger noise scales

@@ -343,10 +343,10 @@ def test_the_picture_of_rates_has_a_curve_for_each_width(tmp_path):
 
 @logic
 def test_the_best_rate_is_that_of_a_parabola():
-    rates = [0.01, 0.02, 0.04]
-    losses = [np.log(rate / 0.025) ** 2 for rate in rates]
-    assert statistics.best_rate(rates, losses) == pytest.approx(0.025)
-    assert statistics.best_rate(rates[:2], losses[:2]) is None
+    losses = {rate: np.log(rate / 0.025) ** 2 for rate in (0.01, 0.02, 0.04)}
+    assert statistics.best_rate(losses) == pytest.approx(0.025)
+    assert statistics.best_rate({0.01: 2.0, 0.02: 1.0}) is None
+    assert statistics.best_rate({}) is None
 
 
 @logic
