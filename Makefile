@@ -166,7 +166,7 @@ bench: $(VENV)/ready
 	done
 	$(VENV)/bin/python benchmarks/tables.py
 
-## bench-loss   what cheaper states of Lanton do to the demo's loss
+## bench-loss   what cheaper states of Lanton do to a GPT-2's loss
 bench-loss: $(VENV)/ready
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/loss.py
 	$(VENV)/bin/python benchmarks/tables.py

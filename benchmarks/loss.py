@@ -1,16 +1,28 @@
-"""Train the demo's GPT-2 with Lanton's cheaper states and compare losses.
+"""Train a small GPT-2 with Lanton's cheaper states and compare losses.
 
     KERAS_BACKEND=jax python benchmarks/loss.py
 
-The same text, weights and batches for every setting, at the demo's learning
+The same text, weights and batches for every setting, at the default learning
 rate; validation loss after the last step. The spread between two seeds of one
 setting says how much a difference means.
 """
 
+import dataclasses
 import pathlib
 import sys
 
 import common
+
+MODEL = "GPT-2, 4 layers, width 192"
+SIZES = {  # what differs from the demo's
+    "width": 192,
+    "head_width": 64,
+    "scaled_kernels": False,
+    "vocabulary": 4096,
+    "context": 128,
+    "warmup": 20,
+    "validation_blocks": 256,
+}
 
 
 def make_settings():
@@ -35,7 +47,9 @@ def import_experiments():
     sys.path.insert(0, str(common.ROOT))
     from experiments import pretraining
 
-    return pretraining.parse(["--preset", "gpt2_demo"])
+    args = pretraining.parse(["--preset", "gpt2_demo"])
+    args.preset = dataclasses.replace(args.preset, **SIZES)
+    return args
 
 
 def final_loss(args, data, source, seed, options):
@@ -63,7 +77,7 @@ def final_loss(args, data, source, seed, options):
         )
         return Lanton(learning_rate, **options)
 
-    # Everything but the optimizer is the demo's.
+    # Everything but the optimizer is that of `experiments.pretraining`.
     training.make_scheduled_optimizer = make_scheduled_optimizer
     _, trainer = training.compile_model(run, data.tokenizer.get_vocab_size())
     preset = run.preset
@@ -130,7 +144,7 @@ def main(argv=None):
         rows,
         {"largest_difference_of_states": max(differences)},
         steps=args.steps,
-        model="examples/gpt2_pretraining.py",
+        model=MODEL,
     )
 
 

@@ -1,4 +1,4 @@
-"""What NoiseMonitor costs on the demo's GPT-2, a record every 10 steps.
+"""What NoiseMonitor costs on a small GPT-2, a record every 10 steps.
 
     KERAS_BACKEND=jax python benchmarks/monitor.py
 
@@ -14,11 +14,12 @@ import time
 
 import common
 import numpy as np
+from loss import MODEL
 from loss import import_experiments
 
 
 def make_trainer(steps):
-    """The demo's compiled model, and its preset."""
+    """The compiled model, and its preset."""
     wanted = import_experiments()
     from experiments import training
 
@@ -113,7 +114,7 @@ def main(argv=None):
             }
         ],
         {"monitor_share": own, "monitor_over_bare": ratio},
-        model="examples/gpt2_pretraining.py",
+        model=MODEL,
         matrices=len(monitor.paths),
     )
 

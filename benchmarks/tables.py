@@ -156,7 +156,8 @@ ASKED = (
         gpu=True,
     ),
     Asked(
-        "time within NoiseMonitor at every 10 steps / time of the demo's `fit`",
+        "time within NoiseMonitor at every 10 steps / time of `fit` of a "
+        "GPT-2 of width 192",
         0.01,
         "monitor",
         ("monitor_share",),

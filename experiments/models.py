@@ -3,9 +3,21 @@
 
 def make_model(preset, vocabulary):
     """KerasHub's model of a preset."""
-    return {"gpt2": make_gpt2, "llama": make_llama}[preset.model](
-        preset, vocabulary
-    )
+    make = {"gpt2": make_gpt2, "llama": make_llama}[preset.model]
+    model = make(preset, vocabulary)
+    if preset.scaled_kernels:
+        scale_kernels(model, preset.width)
+    return model
+
+
+def scale_kernels(model, width):
+    """Multiply initial hidden kernels by sqrt(768 / width).
+
+    KerasHub draws them at 0.02, which suits GPT-2 small's width of 768.
+    """
+    for variable in model.trainable_variables:
+        if "embedding" not in variable.path and variable.name == "kernel":
+            variable.assign(variable * (768 / width) ** 0.5)
 
 
 def make_gpt2(preset, vocabulary):

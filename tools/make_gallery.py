@@ -73,7 +73,7 @@ CARDS = (
     ),
     Card(
         "examples/llama_pretraining.py",
-        "17 minutes",
+        "5 minutes",
         "noise_llama_demo.png",
         alt="Noise of hidden matrices and embeddings over the steps",
         panels=3,

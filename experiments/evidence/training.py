@@ -4,6 +4,7 @@
 them. What is compiled is Keras' own: `stateless_call` and `stateless_apply`.
 """
 
+import dataclasses
 import functools
 import time
 
@@ -22,22 +23,14 @@ VALIDATION_BLOCKS = 2048
 MARKS = 20  # training losses in a result
 
 
-def scale_kernels(model, width):
-    """Multiply hidden kernels from 0.02 to 0.02 sqrt(768 / width)."""
-    factor = (768 / width) ** 0.5
-    for variable in model.trainable_variables:
-        if "embedding" not in variable.path and variable.name == "kernel":
-            variable.assign(variable * factor)
-
-
 def make(trial, preset):
     """The model with the initial weights of the trial's seed."""
     keras.utils.set_random_seed(trial.seed)
+    preset = dataclasses.replace(
+        preset, scaled_kernels=trial.initial == "scaled"
+    )
     language_model = make_model(preset, preset.vocabulary)
-    model = keras.Model(language_model.input, language_model.output)
-    if trial.initial == "scaled":
-        scale_kernels(model, preset.width)
-    return model
+    return keras.Model(language_model.input, language_model.output)
 
 
 def rates_of(trial, steps):

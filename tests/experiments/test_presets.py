@@ -89,7 +89,8 @@ def test_llama_paper_presets():
 
 def weights(preset, vocabulary):
     """Embedding and head, both norms' gains, attention, feed-forward."""
-    width, keys = preset.width, 64 * preset.key_value_heads
+    width = preset.width
+    keys = preset.head_width * preset.key_value_heads
     attention = 2 * width * width + 2 * width * keys
     layer = attention + 3 * width * preset.feed_forward + 2 * width
     return 2 * vocabulary * width + preset.layers * layer + width
