@@ -110,6 +110,18 @@ CONTESTANTS = {
         "lanton",
         {**LANTON, "noise": None},
     ),
+    "lanton_defaults": (
+        "`Lanton()` with its defaults",
+        "lanton",
+        {
+            **LANTON,
+            **SIGNAL,
+            "embedding_scale": 300.0,
+            "newton_schulz.coefficients": "cubic",
+            "noise.estimator": "frobenius",
+            "step_scale": "fan_in",
+        },
+    ),
     "lanton_paper": (
         "`Lanton.paper()`",
         "lanton_paper",

@@ -20,9 +20,13 @@ COLOUR_OF = {
     "256": "#08519c",
     "512": "#08306b",
 }
-BASE = CONTESTANTS["lanton_signal"][0]
+# What the others are compared with.
+BASES = tuple(
+    CONTESTANTS[name][0] for name in ("lanton_defaults", "lanton_signal")
+)
 # Names of `STYLES`; where two share one, the first has its colour.
 STYLE_OF = {
+    "lanton_defaults": "lanton",
     "lanton_signal": "lanton",
     "adamw_tables": "adamw",
     "keras_muon": "keras_muon",
@@ -47,51 +51,45 @@ def final_table():
 
 
 def final_losses(read):
-    """By label: losses of the seeds that every row has.
+    """By label: losses by seed, of the rows that have any.
 
     Args:
         read: Function of a trial: its result, or None.
     """
     table = final_table()
-    if table is None:
-        return {}
-    found = {}
-    for label, trial in table.rows(read):
-        by_seed = {
+    found = {
+        label: {
             seed: trials.loss_of(result)
             for seed in table.seeds
             if (result := read(dataclasses.replace(trial, seed=seed)))
         }
-        if by_seed:
-            found[label] = by_seed
-    if not found:
-        return {}
-    shared = set.intersection(*map(set, found.values()))
-    return {
-        label: [by_seed[seed] for seed in sorted(shared)]
-        for label, by_seed in found.items()
-        if shared
+        for label, trial in (table.rows(read) if table else ())
     }
+    return {label: by_seed for label, by_seed in found.items() if by_seed}
 
 
-def above_base(read):
-    """By label: final losses less those of `Lanton()` with the same seed.
+def less(losses, base):
+    """Differences, seed by seed, over the seeds that both have.
 
     A seed moves all optimizers alike, by more than they differ.
 
     Args:
-        read: Function of a trial: its result, or None.
-
-    Returns:
-        A dict, with `Lanton()` itself; empty without its results.
+        losses: By seed.
+        base: By seed.
     """
-    losses = final_losses(read)
-    base = losses.get(BASE, ())
-    return {
-        label: [x - y for x, y in zip(values, base, strict=True)]
-        for label, values in losses.items()
-        if base
-    }
+    return [losses[s] - base[s] for s in sorted(losses.keys() & base.keys())]
+
+
+def by_difference(losses, base):
+    """Differences to a base by label, from the lowest mean to the highest.
+
+    Args:
+        losses: From `final_losses`.
+        base: A label. Labels that share no seed with it are left out.
+    """
+    found = {label: less(one, losses[base]) for label, one in losses.items()}
+    rows = [(label, values) for label, values in found.items() if values]
+    return dict(sorted(rows, key=lambda row: sum(row[1]) / len(row[1])))
 
 
 def colours():
@@ -103,27 +101,29 @@ def colours():
 
 
 def draw_finals(read, path):
-    """Draw the final losses of `above_base`; nothing without results.
+    """Draw the final losses less those of `Lanton()`; nothing without them.
 
     Args:
         read: Function of a trial: its result, or None.
         path: Of the PNG.
     """
-    above = above_base(read)
-    if not above:
+    losses = final_losses(read)
+    base = next((base for base in BASES if base in losses), None)
+    if base is None:
         return
     pyplot = load_pyplot()
-    rows = sorted(above.items(), key=lambda row: -sum(row[1]))
+    rows = [*by_difference(losses, base).items()][::-1]
     height = 1.4 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
     by_label = colours()
     for y, (label, values) in enumerate(rows):
         draw_row(axes, y, values, by_label.get(label, OTHER))
-    axes.set_yticks(range(len(rows)), [r[0].replace("`", "") for r in rows])
+    seeds = max(len(values) for _, values in rows)
+    axes.set_yticks(range(len(rows)), [named(*row, seeds) for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.3)
-    seeds = len(rows[0][1])
     axes.set_xlabel(
-        "final validation loss less that of Lanton(), nats per token\n"
+        "final validation loss less that of "
+        f"{base.replace('`', '')}, nats per token\n"
         "(further right is worse)\n"
         f"point: mean of {seeds} seed{'s' * (seeds > 1)}; "
         "bar: its 95 % interval; ticks: the seeds"
@@ -132,6 +132,12 @@ def draw_finals(read, path):
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120, facecolor="white")
     pyplot.close(figure)
+
+
+def named(label, values, seeds):
+    """The label of a row, with its number of seeds where that is another."""
+    label = label.replace("`", "")
+    return label if len(values) == seeds else f"{label} ({len(values)})"
 
 
 def draw_row(axes, y, values, colour):

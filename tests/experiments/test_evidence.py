@@ -29,6 +29,7 @@ from experiments.evidence import texts  # noqa: E402
 from experiments.evidence import trials  # noqa: E402
 from experiments.evidence.contestants import CONTESTANTS  # noqa: E402
 from experiments.evidence.contestants import make_optimizer  # noqa: E402
+from keras_lanton import Lanton  # noqa: E402
 
 BEST = {"learning_rate": 0.16, "weight_decay": 0.03, "beta_1": 0.98}
 
@@ -303,12 +304,13 @@ def test_the_table_of_rates():
 
 
 @logic
-def test_the_picture_has_the_seeds_that_all_have(monkeypatch, tmp_path):
+def test_the_picture_compares_seed_by_seed(monkeypatch, tmp_path):
     from experiments.evidence import pictures
 
+    base = pictures.BASES[1]
     rows = [
         (label, search.trial_of(name, 0.01))
-        for label, name in ((pictures.BASE, "lanton_signal"), ("A", "d_muon"))
+        for label, name in ((base, "lanton_signal"), ("A", "d_muon"))
     ]
     table = questions.Table(
         caption="", rows=questions.fixed(*rows), seeds=(1, 2)
@@ -317,12 +319,32 @@ def test_the_picture_has_the_seeds_that_all_have(monkeypatch, tmp_path):
     bench = Bench()
     pictures.draw_finals(bench.read, tmp_path / "none.png")
     assert not list(tmp_path.iterdir())
+    assert report.in_short(bench.read) == []
     for one in table.wanted(bench.read)[:3]:  # the last one is missing
-        bench.results[one.name] = make_result(one, 3.0 + 0.1 * one.seed)
+        value = 3.0 + 0.1 * one.seed + 0.01 * (one.optimizer == "d_muon")
+        bench.results[one.name] = make_result(one, value)
     losses = pictures.final_losses(bench.read)
-    assert losses == {pictures.BASE: [3.1], "A": [3.1]}
+    assert losses == {base: {1: 3.1, 2: 3.2}, "A": {1: 3.11}}
+    assert pictures.by_difference(losses, base) == {
+        base: [0, 0],
+        "A": [pytest.approx(0.01)],
+    }
     pictures.draw_finals(bench.read, tmp_path / "some.png")
     assert (tmp_path / "some.png").stat().st_size > 5000
+    *_, text = report.in_short(bench.read)
+    assert "| A | 0.0100 | 1 of 1 |" in text
+
+
+@logic
+def test_the_contestant_with_the_defaults_has_them():
+    ((name, rate),) = questions.DEFAULTS
+    trial = search.trial_of(name, rate)
+    found = make_optimizer(trial.optimizer, rate, trial.options).get_config()
+    wanted = Lanton().get_config()
+    # "auto", which chooses "frobenius" for noise in units of the signal.
+    assert wanted["noise"]["config"].pop("estimator") == "auto"
+    assert found["noise"]["config"].pop("estimator") == "frobenius"
+    assert found == wanted
 
 
 @logic
