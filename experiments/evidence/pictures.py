@@ -24,6 +24,7 @@ COLOUR_OF = {
 BASES = tuple(
     CONTESTANTS[name][0] for name in ("lanton_defaults", "lanton_signal")
 )
+SHOWN_AS = {BASES[1]: "Lanton(), tuned"}  # labels of the picture
 # Names of `STYLES`; where two share one, the first has its colour.
 STYLE_OF = {
     "lanton_defaults": "lanton",
@@ -113,7 +114,7 @@ def draw_finals(read, path):
         return
     pyplot = load_pyplot()
     rows = [*by_difference(losses, base).items()][::-1]
-    height = 1.4 + 0.42 * len(rows)
+    height = 1.6 + 0.42 * len(rows)
     figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
     by_label = colours()
     for y, (label, values) in enumerate(rows):
@@ -122,7 +123,7 @@ def draw_finals(read, path):
     axes.set_yticks(range(len(rows)), [named(*row, seeds) for row in rows])
     axes.set_ylim(-0.6, len(rows) - 0.3)
     axes.set_xlabel(
-        "final validation loss less that of "
+        "final validation loss less that of\n"
         f"{base.replace('`', '')}, nats per token\n"
         "(further right is worse)\n"
         f"point: mean of {seeds} seed{'s' * (seeds > 1)}; "
@@ -136,7 +137,7 @@ def draw_finals(read, path):
 
 def named(label, values, seeds):
     """The label of a row, with its number of seeds where that is another."""
-    label = label.replace("`", "")
+    label = SHOWN_AS.get(label, label).replace("`", "")
     return label if len(values) == seeds else f"{label} ({len(values)})"
 
 

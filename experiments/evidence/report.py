@@ -147,7 +147,7 @@ def answer(table, read):
 
 @answer.register
 def _(table: questions.ImageTable, read):
-    """Accuracies, and epochs until the target."""
+    """Accuracies, training losses, and epochs until each target."""
     lines, by_row = [], {}
     for label, trial in table.rows(read):
         found = {
@@ -163,9 +163,7 @@ def _(table: questions.ImageTable, read):
     for label, (trial, found) in by_row.items():
         percent = {s: accuracy_of(result) for s, result in found.items()}
         theirs = {s: accuracy_of(result) for s, result in reference.items()}
-        epochs = [
-            epochs_to(result, 100 * table.target) for result in found.values()
-        ]
+        losses = [result["training_loss"][-1] for result in found.values()]
         lines.append(
             [
                 label,
@@ -173,10 +171,8 @@ def _(table: questions.ImageTable, read):
                 str(len(found)),
                 with_interval(list(percent.values()), 2),
                 difference(percent, theirs, label == table.reference, 2),
-                with_interval(epochs, 1)
-                if all(map(math.isfinite, epochs))
-                else f"{sum(map(math.isfinite, epochs))} of "
-                f"{len(epochs)} reach it",
+                with_interval(losses, 4),
+                *(epochs_of(found.values(), 100 * t) for t in table.targets),
             ]
         )
     lines.sort(key=lambda line: line[3], reverse=True)
@@ -186,7 +182,8 @@ def _(table: questions.ImageTable, read):
         "seeds",
         "accuracy, %",
         "difference",
-        f"epochs to {100 * table.target:g} %",
+        "training loss",
+        *(f"epochs to {100 * target:g} %" for target in table.targets),
     ]
     caption = f"{table.caption}. Reference: {table.reference}."
     return f"{caption}\n\n{markdown_table(head, lines)}"
@@ -195,6 +192,15 @@ def _(table: questions.ImageTable, read):
 def accuracy_of(result):
     """The last accuracy, in percent."""
     return 100 * result["accuracies"][-1]
+
+
+def epochs_of(results, percent):
+    """The mean of the epochs until an accuracy, or how many reach it."""
+    epochs = [epochs_to(result, percent) for result in results]
+    reached = sum(map(math.isfinite, epochs))
+    if reached == len(epochs):
+        return with_interval(epochs, 1)
+    return f"{reached} of {len(epochs)} reach it"
 
 
 def epochs_to(result, percent):
