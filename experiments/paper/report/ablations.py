@@ -54,8 +54,9 @@ def best_mean(one):
 def width(result, pictures):
     parts = [
         "The Llama of two widths, on the same text; losses as in section 13. "
-        "The best scale grows with the width; the default is 200, the paper's, "
-        "for widths from 768, is 300."
+        "The best scale grows with the width where hidden updates have one "
+        "RMS, as here. The default `step_scale` makes them smaller as the "
+        "width grows; the default of 300 goes with that."
     ]
     for found in result.values():
         losses = found["losses"]
