@@ -31,6 +31,7 @@ from keras_lanton.optimizers.lmo import rms_matched
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
+from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
 from keras_lanton.variables.spec import VariableSpec
@@ -83,6 +84,10 @@ class Lanton(LMOOptimizer):
             updates.
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
+        bias_correction: Whether (1 - b1) / (1 - b1^t) takes the place of
+            1 - b1 in line 5, so that B_t is the average of Adam. Else B_1 is
+            G_1, as in the paper, and stays most of B_t for the first steps:
+            without a warm-up, the weights then follow one batch.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
@@ -139,6 +144,7 @@ class Lanton(LMOOptimizer):
 
     arguments = (
         *LMOOptimizer.arguments,
+        "bias_correction",
         *SCALES,
         *CHOICES,
     )
@@ -150,6 +156,7 @@ class Lanton(LMOOptimizer):
         *,
         beta_1: float = 0.9,
         nesterov: bool = True,
+        bias_correction: bool = True,
         noise: NoiseAdaptiveRate | None = NoiseAdaptiveRate(),
         hidden_scale: float | None = None,
         embedding_scale: float | None = None,
@@ -174,6 +181,7 @@ class Lanton(LMOOptimizer):
             "vector_norm": vector_norm,
         }
         _check_scales(hidden_scale=hidden_scale, step_scale=step_scale, **given)
+        check_bool("bias_correction", bias_correction)
         super().__init__(
             learning_rate,
             beta_1=beta_1,
@@ -191,6 +199,7 @@ class Lanton(LMOOptimizer):
             name=name,
             **kwargs,
         )
+        self.bias_correction = bool(bias_correction)
         self.step_scale = step_scale
         self.hidden_scale = _resolved(
             hidden_scale, HIDDEN_SCALE, step_scale != "operator"
@@ -342,6 +351,7 @@ FINE_TUNING: Mapping[str, Any] = {
 PAPER: Mapping[str, Any] = {
     "auxiliary_adamw": None,
     "beta_1": 0.95,
+    "bias_correction": False,
     "nesterov": False,
     "newton_schulz": NewtonSchulz(coefficients="jordan"),
     "step_scale": "rms_matched",

@@ -154,6 +154,7 @@ class Oracle:
         vector_norm="rms",
         step_scale="rms_matched",
         nesterov=False,
+        bias_correction=False,
         ns_steps=5,
         ns_coefficients="jordan",
         nonfinite="skip",
@@ -184,6 +185,7 @@ class Oracle:
         self.vector_norm = vector_norm
         self.step_scale = step_scale
         self.nesterov = nesterov
+        self.bias_correction = bias_correction
         self.ns_steps = ns_steps
         self.ns_coefficients = ns_coefficients
         self.nonfinite = nonfinite
@@ -245,10 +247,12 @@ class Oracle:
                 continue
             if self.momentum[index] is None:
                 self.momentum[index] = gradient
-            self.momentum[index] = (
-                self.beta_1 * self.momentum[index]
-                + (1.0 - self.beta_1) * gradient
-            )
+            new = 1.0 - self.beta_1
+            if self.bias_correction:
+                new /= 1.0 - self.beta_1**self.t
+            self.momentum[index] = (1.0 - new) * self.momentum[
+                index
+            ] + new * gradient
             self.previous[index] = gradient
 
         # Lines 8 and 9.

@@ -34,6 +34,7 @@ WRONG = {
         "vector_norm": ["l2", 2],
         "step_scale": ["muon", None, 1],
         "nesterov": [1, "yes", None],
+        "bias_correction": [1, "yes", None],
         "momentum_dtype": ["int4", "float64", 16, True],
         "rounding": ["up", None, True],
         "nonfinite": ["ignore", None, True],
@@ -213,6 +214,7 @@ def test_paper_takes_all_arguments() -> None:
     made = Lanton.paper(1e-3)
     assert float(made.learning_rate) == np.float32(1e-3)
     assert made.auxiliary_adamw is None and not made.nesterov
+    assert not made.bias_correction
     assert made.noise == NoiseAdaptiveRate(
         alpha=0.3,
         within_matrices=False,

@@ -26,6 +26,7 @@ from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.norms.norms import norm_of
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.auxiliary_adamw import debias
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
 from keras_lanton.optimizers.direction import Direction
@@ -66,7 +67,7 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     With `nesterov`, b1 B_t + (1 - b1) G_t goes to line 6. Subclasses choose
     the parts: `make_norms`, `scale_of`, and where they need them
-    `make_direction` and `first_gradient_starts_momentum`.
+    `make_direction`, `first_gradient_starts_momentum` and `bias_correction`.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
@@ -97,6 +98,8 @@ class LMOOptimizer(LayerwiseOptimizer):
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
+    # Whether B_t is the average since the first step, as the moments of Adam.
+    bias_correction = False
 
     def __init__(
         self,
@@ -319,7 +322,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         rates = ops.convert_to_tensor(work.step_scales) * rates
 
         c, nesterov_weight, decay_factor, *adamw = self._scalars(
-            state["last_step"], active, eta
+            state["last_step"], active, eta, t
         )
 
         # Line 5: B_t. `new` is the state as it grows.
@@ -397,7 +400,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         ]
 
     def _scalars(
-        self, last_step: Tensor, active: Tensor, eta: Tensor
+        self, last_step: Tensor, active: Tensor, eta: Tensor, t: Tensor
     ) -> list[list[Any]]:
         """One scalar for each variable, of each kind.
 
@@ -408,20 +411,21 @@ class LMOOptimizer(LayerwiseOptimizer):
             mask = ops.cast(active, "float32")
             rates = self.variable_rates(eta) * mask
             scalars = backend.unpack(
-                *self._momentum_weights(last_step, mask),
+                *self._momentum_weights(last_step, mask, t),
                 1.0 - rates * self.weight_decays(),
                 *self._adamw_scalars(rates, mask),
             )
         return scalars  # type: ignore[no-any-return]
 
     def _momentum_weights(
-        self, last_step: Tensor, mask: Tensor
+        self, last_step: Tensor, mask: Tensor, t: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The weight of G_t in B_t, and in what line 6 sees [Alg. 1, line 5].
 
-        The first is 1 - b1, 0 without a gradient, and 1 at a variable's first
-        gradient if that starts the momentum. The second is 1 - b1 or 0.
-        AdamW has its own b1, and its momentum starts at zero.
+        The first is 1 - b1, over 1 - b1^t with `bias_correction`; 0 without a
+        gradient, and 1 at a variable's first gradient if that starts the
+        momentum. The second is 1 - b1 or 0. AdamW has its own b1, and its
+        momentum starts at zero.
         """
         by_adamw = self._is_by_adamw()
         usual = np.full(len(by_adamw), 1.0 - self.beta_1)
@@ -430,10 +434,12 @@ class LMOOptimizer(LayerwiseOptimizer):
         weight = ops.convert_to_tensor(usual, "float32")
         if not self.first_gradient_starts_momentum:
             return weight * mask, weight * mask
-        first = ops.logical_and(
-            last_step == 0, ops.convert_to_tensor(~by_adamw)
-        )
-        c = ops.where(first, 1.0, weight) * mask
+        by_lmo = ops.convert_to_tensor(~by_adamw)
+        c = weight
+        if self.bias_correction:
+            c = ops.where(by_lmo, c / debias(self.beta_1, t), c)
+        first = ops.logical_and(last_step == 0, by_lmo)
+        c = ops.where(first, 1.0, c) * mask
         return c, ops.minimum(c, weight)
 
     def _with_nesterov(

@@ -79,6 +79,7 @@ ARGUMENTS = {
     "learning_rate": (0.03, {}),
     "beta_1": (0.83, {}),
     "nesterov": (False, {}),
+    "bias_correction": (False, {}),
     "noise": (NoiseAdaptiveRate(alpha=0.77), {}),
     "newton_schulz": (NewtonSchulz(steps=7), {}),
     "auxiliary_adamw": (AuxiliaryAdamW(lr_ratio=0.37), {}),
@@ -132,6 +133,7 @@ NOISE = {
 OWN = {
     "beta_1": 0.83,
     "nesterov": False,
+    "bias_correction": False,
     "newton_schulz": NewtonSchulz(
         steps=3,
         coefficients=[[2.0, -1.5, 0.5], [1.875, -1.25, 0.375]],
