@@ -51,6 +51,7 @@ IMAGE_LANTON = {
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
 # Of every run of Lanton whose settings do not name others.
 UNNAMED = {
+    "bias_correction": False,
     "newton_schulz.coefficients": "jordan",
     "step_scale": "rms_matched",
 }
@@ -116,6 +117,7 @@ CONTESTANTS = {
         {
             **LANTON,
             **SIGNAL,
+            "bias_correction": True,
             "embedding_scale": 300.0,
             "newton_schulz.coefficients": "cubic",
             "noise.estimator": "frobenius",

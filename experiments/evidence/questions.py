@@ -17,6 +17,7 @@ from experiments.evidence.search import SPACES
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
 from experiments.evidence.search import tune_rate
+from experiments.evidence.trials import ColdTrial
 from experiments.evidence.trials import FrozenTrial
 from experiments.evidence.trials import HalfTrial
 from experiments.evidence.trials import RateSearchTrial
@@ -724,6 +725,29 @@ def by_step_scale(**fields):
     )
 
 
+CORRECTED = "`bias_correction=True`"
+
+
+def by_start(trial):
+    """Rows of a trial of Lanton whose momentum starts one way or another."""
+    others = {n: x for n, x in trial.options if n != "bias_correction"}
+    return [
+        (CORRECTED, trial.with_options(bias_correction=True)),
+        (  # of `UNNAMED`
+            "`bias_correction=False`",
+            dataclasses.replace(trial, options=tuple(others.items())),
+        ),
+    ]
+
+
+def by_start_of_cnn(read):
+    """The same of the CNN, at the best of Lanton's search."""
+    found = tune("cnn_lanton", read, judged_by="held_out")
+    if isinstance(found, list):
+        return []
+    return by_start(dataclasses.replace(found.best, judged_by="test"))
+
+
 def by_interval(batch_size):
     """Rows of Lanton that measures its noise more or less often.
 
@@ -1155,6 +1179,37 @@ QUESTIONS = (
                 rows=by_step_scale(size="M", tokens_per_weight=QUICK),
                 seeds=(1,),
                 reference=f"{RMS_MATCHED}, `weight_decay=0.03`",
+            ),
+        ),
+    ),
+    Question(
+        title="How should the momentum start?",
+        text=(
+            "`bias_correction` of `Lanton()`. Without it, as in the paper, "
+            "the first gradient is most of the momentum for the first steps. "
+            "GPT-2 has the defaults, the CNN the best of its search."
+        ),
+        tables=(
+            Table(
+                caption="GPT-2, S, 400 steps without a warm-up",
+                rows=fixed(
+                    *by_start(trial_of("lanton_defaults", 5e-3, kind=ColdTrial))
+                ),
+                reference=CORRECTED,
+            ),
+            Table(
+                caption=captioned(),
+                rows=fixed(
+                    *by_start(trial_of("lanton_defaults", 5e-3, text="sotu"))
+                ),
+                seeds=REPORTING,
+                reference=CORRECTED,
+            ),
+            ImageTable(
+                caption="Fashion-MNIST, 8 epochs without a warm-up",
+                rows=by_start_of_cnn,
+                seeds=REPORTING,
+                reference=CORRECTED,
             ),
         ),
     ),

@@ -35,7 +35,8 @@ def make(trial, preset):
 
 def rates_of(trial, steps):
     """Each step's rate: linear warm-up, then a cosine to 0, float32."""
-    warmup = max(2, round(sizes.WARMUP * steps))
+    share = getattr(trial, "warmup", sizes.WARMUP)
+    warmup = max(1, round(share * steps))
     step = np.arange(steps)
     done = np.clip((step - (warmup - 1)) / max(1, steps - warmup), 0, 1)
     cosine = (1 + np.cos(np.pi * done)) / 2

@@ -155,6 +155,23 @@ class ShortTrial(Trial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ColdTrial(ShortTrial):
+    """A `ShortTrial` whose rate is at its peak from the first step.
+
+    Args:
+        warmup: Share of the steps in which the rate rises.
+        **kwargs: As `ShortTrial`.
+    """
+
+    warmup: float = 0.0
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-cold"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RateSearchTrial(Trial):
     """A call of `keras_lanton.find_learning_rate` on the model of a `Trial`.
 

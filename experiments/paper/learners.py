@@ -18,7 +18,11 @@ from keras_lanton.variables.block_kinds import block_of
 
 VALIDATIONS = 8  # in a run
 # Of Lanton in the runs of docs/paper.md, unless their trials name others.
-STEPS = {"embedding_scale": 200.0, "step_scale": "rms_matched"}
+STEPS = {
+    "bias_correction": False,
+    "embedding_scale": 200.0,
+    "step_scale": "rms_matched",
+}
 
 
 def make_optimizer(trial, task):

@@ -387,12 +387,17 @@ def test_the_table_of_images():
         result = make_result(one, 0.06)
         like = dataclasses.replace(one, seed=1)
         result["accuracies"] = accuracies[like]
+        result["training_loss"] = [2.0, 1.0]
         bench.results[one.name] = result
     text = report.answer(table, bench.read)
-    assert "| SGD | 0.1 | 2 | 94.00 ± 0.00 |  | 1.8 ± 0.0 |" in text
+    losses = "1.0000 ± 0.0000"
     assert (
-        "| AdamW | 0.01 | 2 | 92.00 ± 0.00 | -2.00 ± 0.00 | 0 of 2 reach it |"
-        in text
+        f"| SGD | 0.1 | 2 | 94.00 ± 0.00 |  | {losses} | 1.5 ± 0.0 "
+        "| 1.8 ± 0.0 |" in text
+    )
+    assert (
+        f"| AdamW | 0.01 | 2 | 92.00 ± 0.00 | -2.00 ± 0.00 | {losses} "
+        "| 2.0 ± 0.0 | 0 of 2 reach it |" in text
     )
 
 
@@ -452,6 +457,32 @@ def test_a_short_trial_has_its_steps():
     assert trial.count_steps(weights=10**9) == 300
     whole = search.trial_of("lanton", 0.01)
     assert whole.count_steps(weights=51_200) == 1000
+
+
+@logic
+def test_a_cold_trial_has_no_warm_up():
+    from experiments.evidence import training
+
+    rates = {
+        kind: training.rates_of(search.trial_of("lanton", 0.01, kind=kind), 100)
+        for kind in (trials.ShortTrial, trials.ColdTrial)
+    }
+    warm, cold = rates.values()
+    np.testing.assert_allclose(warm[:5] / 0.01, [0.2, 0.4, 0.6, 0.8, 1], 1e-6)
+    assert cold[0] == np.float32(0.01) and np.all(np.diff(cold) < 0)
+    assert warm[-1] == cold[-1] == 0.0
+
+
+@logic
+def test_both_starts_of_the_momentum_are_runs_of_their_own():
+    trial = search.trial_of("lanton_defaults", 5e-3)
+    rows = dict(questions.by_start(trial))
+    assert rows[questions.CORRECTED] == trial
+    found = [
+        make_optimizer(one.optimizer, 5e-3, one.options).bias_correction
+        for one in rows.values()
+    ]
+    assert found == [True, False]
 
 
 @logic

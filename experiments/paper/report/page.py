@@ -39,9 +39,10 @@ make paper   # python -m experiments.paper, then experiments.paper.report
 
 "Lanton" has this library's defaults with the paper's kind of noise, that
 between matrices: `noise=NoiseAdaptiveRate(alpha_unit="group_noise",
-within_matrices=False)`. It has `step_scale="rms_matched"` and
-`embedding_scale=200`, too. "Lanton, paper's settings" is `Lanton.paper()`.
-[Evidence](evidence.md) has the noise within matrices. {setting}
+within_matrices=False)`. It has `step_scale="rms_matched"`,
+`embedding_scale=200` and `bias_correction=False`, too. "Lanton, paper's
+settings" is `Lanton.paper()`. [Evidence](evidence.md) has the noise within
+matrices. {setting}
 """
 
 CPU_SETTING = """Language models: four layers of width 64 (0.2 million
