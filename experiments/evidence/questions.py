@@ -1195,6 +1195,7 @@ QUESTIONS = (
                 rows=fixed(
                     *by_start(trial_of("lanton_defaults", 5e-3, kind=ColdTrial))
                 ),
+                seeds=(1, 2, 3, 4, 5, 6),
                 reference=CORRECTED,
             ),
             Table(
