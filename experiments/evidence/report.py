@@ -456,9 +456,9 @@ def in_short(read):
 
 IN_SHORT = (
     "Each optimizer at the best of its search, and `Lanton()` with its "
-    "defaults too, on a text that none was tuned on, the same weights and "
-    "batches: a GPT-2 of 0.27 million weights, batches of 1,024 tokens, 20 "
-    "tokens per weight."
+    "defaults too, on a text that none was tuned on. A GPT-2 of 0.27 million "
+    "weights, batches of 1,024 tokens, 20 tokens per weight; all have the "
+    "same initial weights and batches."
 )
 
 
