@@ -748,6 +748,41 @@ def by_start_of_cnn(read):
     return by_start(dataclasses.replace(found.best, judged_by="test"))
 
 
+def by_momentum(momenta, d_muon_rate, others=lambda trial: [], **fields):
+    """Rows of `Lanton()` by momentum, beside D-Muon.
+
+    Args:
+        momenta: Of Lanton.
+        d_muon_rate: The rate of D-Muon.
+        others: Function of Lanton's trial with its defaults: further rows.
+        **fields: Of the trials.
+    """
+    ours = trial_of("lanton_defaults", 5e-3, **fields)
+    d_muon = trial_of("d_muon", d_muon_rate, LITTLE_DECAY, **fields)
+    return fixed(
+        *((f"`beta_1={b}`", ours.with_options(beta_1=b)) for b in momenta),
+        *others(ours),
+        (CONTESTANTS["d_muon"][0], d_muon),
+    )
+
+
+def with_tables_of_adamw(trial):
+    """A row of Lanton, but tables have AdamW's updates."""
+    options = {
+        **fine_tuning.TABLES_BY_ADAMW,
+        "auxiliary_adamw.lr_ratio": 2.0,
+        "beta_1": 0.9,
+    }
+    label = "`beta_1=0.9`, AdamW of tables, at twice the rate"
+    return [(label, trial.with_options(**options))]
+
+
+def with_first_start(trial):
+    """A row of Lanton whose momentum starts as in the paper."""
+    _, (label, other) = by_start(trial.with_options(beta_1=0.9))
+    return [(f"`beta_1=0.9`, {label}", other)]
+
+
 def by_interval(batch_size):
     """Rows of Lanton that measures its noise more or less often.
 
@@ -1211,6 +1246,44 @@ QUESTIONS = (
                 rows=by_start_of_cnn,
                 seeds=REPORTING,
                 reference=CORRECTED,
+            ),
+        ),
+    ),
+    Question(
+        title="Which momentum for which length?",
+        text=(
+            "`Lanton()` with its defaults, but for what a row names, beside "
+            "D-Muon with a rate by the length."
+        ),
+        tables=(
+            Table(
+                caption=captioned(),
+                rows=by_momentum((0.9, 0.95), 1e-2, text="sotu"),
+                seeds=REPORTING,
+                reference=CONTESTANTS["d_muon"][0],
+            ),
+            Table(
+                caption=captioned(length=4 * FULL),
+                rows=by_momentum(
+                    (0.9, 0.95, 0.97),
+                    5e-3,
+                    others=with_tables_of_adamw,
+                    tokens_per_weight=4 * FULL,
+                ),
+                seeds=(1,),
+                reference=CONTESTANTS["d_muon"][0],
+            ),
+            Table(
+                caption=captioned("M"),
+                rows=by_momentum(
+                    (0.95,),
+                    1e-2,
+                    others=with_first_start,
+                    size="M",
+                    tokens_per_weight=FULL,
+                ),
+                seeds=(1,),
+                reference=CONTESTANTS["d_muon"][0],
             ),
         ),
     ),
