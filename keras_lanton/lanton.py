@@ -82,7 +82,8 @@ class Lanton(LMOOptimizer):
             callable without arguments. With `gradient_accumulation_steps`
             Keras counts micro-steps in schedules; `UpdateSchedule` counts
             updates.
-        beta_1: Decay of the momentum B, in [0, 1).
+        beta_1: Decay of the momentum B, in [0, 1). 0.95 is for runs of some
+            thousand steps and more; shorter ones end lower with 0.9.
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         bias_correction: Whether (1 - b1) / (1 - b1^t) takes the place of
             1 - b1 in line 5, so that B_t is the average of Adam. Else B_1 is
@@ -154,7 +155,7 @@ class Lanton(LMOOptimizer):
         self,
         learning_rate: Any = 5e-3,
         *,
-        beta_1: float = 0.9,
+        beta_1: float = 0.95,
         nesterov: bool = True,
         bias_correction: bool = True,
         noise: NoiseAdaptiveRate | None = NoiseAdaptiveRate(),
@@ -239,7 +240,8 @@ class Lanton(LMOOptimizer):
 
         AdamW updates tables and heads, besides gains and biases: signs would
         change all rows of a table by the same amount. Nothing decays, because
-        decay pulls to zero and not to the pretrained weights. This optimizer
+        decay pulls to zero and not to the pretrained weights. `beta_1` is
+        0.9, since fine-tuning is short. This optimizer
         forgets less than `Lanton()` where both learn as much
         (docs/evidence.md).
 
@@ -345,6 +347,7 @@ class Lanton(LMOOptimizer):
 
 # Settings that differ from the constructor's defaults.
 FINE_TUNING: Mapping[str, Any] = {
+    "beta_1": 0.9,
     "auxiliary_adamw": AuxiliaryAdamW(roles=("embedding", "vector")),
     "weight_decay": None,
 }

@@ -366,11 +366,12 @@ def test_presets():
 
 @logic
 def test_for_fine_tuning():
-    """It differs from `Lanton()` in what AdamW updates and in the decay."""
+    """It differs from `Lanton()` in momentum, decay, and what AdamW updates."""
     made = Lanton.for_fine_tuning().get_config()
     usual = Lanton().get_config()
     assert {name for name in made if made[name] != usual[name]} == {
         "auxiliary_adamw",
+        "beta_1",
         "embedding_scale",  # AdamW has none
         "learning_rate",
         "weight_decay",

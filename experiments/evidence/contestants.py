@@ -117,6 +117,7 @@ CONTESTANTS = {
         {
             **LANTON,
             **SIGNAL,
+            "beta_1": 0.95,
             "bias_correction": True,
             "embedding_scale": 300.0,
             "newton_schulz.coefficients": "cubic",

@@ -42,9 +42,10 @@ with 0.02.
 Runs of Lanton and D-Muon have the quintic rows of Muon in Newton-Schulz,
 `NewtonSchulz(coefficients="jordan")`. They have `step_scale="rms_matched"`,
 `embedding_scale=100`, `weight_decay=0.1` and noise by `estimator="lanczos"`.
-Lanton has `bias_correction=False`. Rows and captions name what differs. The
-defaults of `Lanton()` are `"cubic"`, `"fan_in"`, 300, 0.1, `"frobenius"`, True
-and a rate of 0.005; so is the row "`Lanton()` with its defaults".
+Lanton has `beta_1=0.9` and `bias_correction=False`. Rows and captions name
+what differs. The defaults of `Lanton()` are `"cubic"`, `"fan_in"`, 300, 0.1,
+`"frobenius"`, 0.95, True and a rate of 0.005; so is the row "`Lanton()` with
+its defaults".
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
 taken seed by seed. "Tokens" is a quotient: the tokens of a run, divided by the

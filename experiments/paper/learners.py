@@ -19,6 +19,7 @@ from keras_lanton.variables.block_kinds import block_of
 VALIDATIONS = 8  # in a run
 # Of Lanton in the runs of docs/paper.md, unless their trials name others.
 STEPS = {
+    "beta_1": 0.9,
     "bias_correction": False,
     "embedding_scale": 200.0,
     "step_scale": "rms_matched",

@@ -51,7 +51,7 @@ def tuner_space(
             "learning_rate", low, high, sampling="log"
         ),
         "weight_decay": lambda: hp.Choice("weight_decay", DECAYS, default=0.1),
-        "beta_1": lambda: hp.Choice("beta_1", MOMENTA, default=0.9),
+        "beta_1": lambda: hp.Choice("beta_1", MOMENTA, default=0.95),
     }
     found = {n: choose() for n, choose in space.items() if n not in kwargs}
     return Lanton(**{**found, **kwargs})

@@ -39,7 +39,7 @@ make paper   # python -m experiments.paper, then experiments.paper.report
 
 "Lanton" has this library's defaults with the paper's kind of noise, that
 between matrices: `noise=NoiseAdaptiveRate(alpha_unit="group_noise",
-within_matrices=False)`. It has `step_scale="rms_matched"`,
+within_matrices=False)`. It has `beta_1=0.9`, `step_scale="rms_matched"`,
 `embedding_scale=200` and `bias_correction=False`, too. "Lanton, paper's
 settings" is `Lanton.paper()`. [Evidence](evidence.md) has the noise within
 matrices. {setting}
