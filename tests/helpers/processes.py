@@ -30,6 +30,9 @@ def launch(file, *arguments, devices):
             XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} "
             "--xla_cpu_collective_call_terminate_timeout_seconds=250",
             JAX_PLATFORMS="cpu",
+            # Programs of several devices that come from JAX' cache can wait
+            # for each other for ever.
+            **({"JAX_ENABLE_COMPILATION_CACHE": "0"} if devices > 1 else {}),
         ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,  # else it may stand within a line of results
