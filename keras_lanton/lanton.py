@@ -86,9 +86,9 @@ class Lanton(LMOOptimizer):
             thousand steps and more; shorter ones end lower with 0.9.
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         bias_correction: Whether (1 - b1) / (1 - b1^t) takes the place of
-            1 - b1 in line 5, so that B_t is the average of Adam. Else B_1 is
-            G_1, as in the paper, and stays most of B_t for the first steps:
-            without a warm-up, the weights then follow one batch.
+            1 - b1 in line 5, as in Adam. If not, G_1 is most of B_t in the
+            first steps, as in the paper: without a warm-up, the weights then
+            follow one batch.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
@@ -241,9 +241,8 @@ class Lanton(LMOOptimizer):
         AdamW updates tables and heads, besides gains and biases: signs would
         change all rows of a table by the same amount. Nothing decays, because
         decay pulls to zero and not to the pretrained weights. `beta_1` is
-        0.9, since fine-tuning is short. This optimizer
-        forgets less than `Lanton()` where both learn as much
-        (docs/evidence.md).
+        0.9, because fine-tuning is short. This optimizer forgets less than
+        `Lanton()` where both learn as much (docs/evidence.md).
 
         Args:
             learning_rate: As in the constructor. Half of the best rate of

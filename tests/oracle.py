@@ -247,12 +247,11 @@ class Oracle:
                 continue
             if self.momentum[index] is None:
                 self.momentum[index] = gradient
-            new = 1.0 - self.beta_1
+            c = 1.0 - self.beta_1
             if self.bias_correction:
-                new /= 1.0 - self.beta_1**self.t
-            self.momentum[index] = (1.0 - new) * self.momentum[
-                index
-            ] + new * gradient
+                c /= 1.0 - self.beta_1**self.t
+            last = self.momentum[index]
+            self.momentum[index] = (1.0 - c) * last + c * gradient
             self.previous[index] = gradient
 
         # Lines 8 and 9.

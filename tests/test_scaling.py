@@ -31,11 +31,10 @@ from keras_lanton.variables.table import count_bytes
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-STEPS, BATCH, CONTEXT, VOCABULARY, WIDTH = 20, 16, 12, 32, 32
-# Relative to the largest entry of each weight. Sums in another order differ by
-# 3e-8 after two steps, and training makes that grow: to 5e-6 after 12 steps and
-# 7e-5 after 20, of noise.
-TOLERANCE = 2e-4
+# Few steps, in which all noise is measured: training makes rounding grow.
+STEPS, BATCH, CONTEXT, VOCABULARY, WIDTH = 6, 16, 12, 32, 32
+# Relative to the largest entry of each weight; observed below.
+TOLERANCE = 1e-5
 
 on_jax = pytest.mark.skipif(BACKEND != "jax", reason="keras.distribution")
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="torch.distributed")

@@ -1259,7 +1259,8 @@ QUESTIONS = (
         title="Which momentum for which length?",
         text=(
             "`Lanton()` with its defaults, but for what a row names, beside "
-            "D-Muon with a rate by the length."
+            "D-Muon at one rate, which was not searched again where the runs "
+            "have more than 20 tokens per weight or the model is larger."
         ),
         tables=(
             Table(

@@ -98,7 +98,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
-    # Whether B_t is the average since the first step, as the moments of Adam.
+    # Whether 1 - b1 in line 5 is divided by 1 - b1^t, as in Adam.
     bias_correction = False
 
     def __init__(
