@@ -56,8 +56,15 @@ SETTINGS = {
         "noise_reference": "independent_gradient",
         "gradient_accumulation_steps": 2,
     },
-    # Of `Lanton()`.
-    "defaults": {**OPTIONS, **DEFAULTS, "noise_interval": 2, "ns_steps": 2},
+    # Of `Lanton()`, but for what this model of width 4 needs to be smaller.
+    "defaults": {
+        **OPTIONS,
+        **DEFAULTS,
+        **{
+            n: OPTIONS[n]
+            for n in ("embedding_scale", "noise_interval", "ns_steps")
+        },
+    },
 }
 
 
