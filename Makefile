@@ -36,7 +36,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 help:
 	@grep -E '^# make|^## ' Makefile | sed 's/^# //; s/^## /make /'
 
-## demo         train a small GPT-2 with Lanton and AdamW, 4 minutes
+## demo         train a small GPT-2 with Lanton and AdamW, 3 minutes
 demo: $(DEMO_VENV)/ready
 	$(ON_JAX) $(DEMO_VENV)/bin/python examples/gpt2_pretraining.py
 

@@ -65,7 +65,7 @@ CARDS = (
     ),
     Card(
         "examples/gpt2_pretraining.py",
-        "4 minutes",
+        "2 minutes",
         "gpt2_demo.png",
         title="Pretraining a GPT-2",
         shows="Learn a vocabulary, train four layers with LANTON and AdamW, "
@@ -73,7 +73,7 @@ CARDS = (
     ),
     Card(
         "examples/llama_pretraining.py",
-        "5 minutes",
+        "2 minutes",
         "noise_llama_demo.png",
         alt="Noise of hidden matrices and embeddings over the steps",
         panels=3,
