@@ -5,6 +5,7 @@ devices is fixed when a backend starts. docs/scaling.md says what moves
 between them; that is counted here too.
 """
 
+import datetime
 import json
 import os
 import pathlib
@@ -244,12 +245,17 @@ def jax_processes(options, address, count, number):
     return result(model, model.optimizer)
 
 
-def torch_processes(options, address, count, number, bad_step=None):
+def torch_processes(options, file, count, number, bad_step=None):
+    """They find each other by a file: no port is to be free twice."""
     import torch
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"tcp://{address}", world_size=count, rank=number
+        "gloo",
+        init_method=f"file://{file}",
+        world_size=count,
+        rank=number,
+        timeout=datetime.timedelta(minutes=4),  # less than the tests wait
     )
     model = make_model()
     optimizer = make_optimizer(options)
@@ -343,12 +349,15 @@ def run(name, arguments, devices=1):
     return outcome(launch(__file__, *command, devices=devices))
 
 
-def run_processes(name, arguments, count=2):
-    """The same case in processes that know of each other."""
+def free_address():
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    together = {**arguments, "address": f"localhost:{port}", "count": count}
+        return f"localhost:{free.getsockname()[1]}"
+
+
+def run_processes(name, arguments, count=2):
+    """The same case in processes that know of each other."""
+    together = {**arguments, "count": count}
     each = [json.dumps({**together, "number": i}) for i in range(count)]
     return outcomes([launch(__file__, name, one, devices=1) for one in each])
 
@@ -395,10 +404,12 @@ def test_nan_on_one_of_eight_devices():
 @pytest.mark.parametrize("name", ["defaults", "option_2"])
 @exhaustive
 def test_two_jax_processes(name):
-    arguments = {"options": OPTIONS[name]}
-    one, two = run_processes("jax_processes", arguments)
+    options = OPTIONS[name]
+    one, two = run_processes(
+        "jax_processes", {"options": options, "address": free_address()}
+    )
     assert one == two
-    assert_same(one, fit(**arguments))
+    assert_same(one, fit(options))
 
 
 @on_jax
@@ -492,18 +503,23 @@ def test_calculator(capsys):
     ids=["each_all", "shared_out"],
 )
 @pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
-def test_two_torch_processes(name, shared):
+def test_two_torch_processes(name, shared, tmp_path):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("DDP has no accumulation of Keras; PyTorch no compiler")
     options = {**OPTIONS[name], "shard_orthogonalization": shared}
-    one, two = run_processes("torch_processes", {"options": options})
+    arguments = {"options": options, "file": str(tmp_path / "processes")}
+    one, two = run_processes("torch_processes", arguments)
     assert one == two
     assert_same(one, fit(OPTIONS[name]))
 
 
 @on_torch
-def test_nan_on_one_of_two_processes():
-    arguments = {"options": {"shard_orthogonalization": True}, "bad_step": 4}
+def test_nan_on_one_of_two_processes(tmp_path):
+    arguments = {
+        "options": {"shard_orthogonalization": True},
+        "file": str(tmp_path / "processes"),
+        "bad_step": 4,
+    }
     one, two = run_processes("torch_processes", arguments)
     assert one == two
     assert one["skipped"] == 1
@@ -522,7 +538,9 @@ def test_mirrored(name):
 @on_tensorflow
 @exhaustive
 def test_two_tensorflow_workers():
-    one, two = run_processes("tensorflow_workers", {"options": {}})
+    one, two = run_processes(
+        "tensorflow_workers", {"options": {}, "address": free_address()}
+    )
     assert one == two
     assert_same(one, fit({}))
 

@@ -6,11 +6,13 @@ The number of devices is fixed when a backend starts.
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 from concurrent import futures
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
+LIMIT = 300  # seconds
 
 
 def environment(**variables):
@@ -23,7 +25,7 @@ def environment(**variables):
 def launch(file, *arguments, devices):
     """Starts `python FILE ARGUMENTS...` on that many CPU devices of JAX."""
     return subprocess.Popen(
-        [sys.executable, file, *arguments],
+        [sys.executable, "-X", "faulthandler", file, *arguments],
         env=environment(
             # A busy machine may keep a device waiting for longer than XLA's
             # 40 seconds, after which it aborts.
@@ -42,13 +44,25 @@ def launch(file, *arguments, devices):
 
 def outcome(process):
     """What it printed last that is JSON, however much the backends print."""
-    output, errors = process.communicate(timeout=300)
-    assert process.returncode == 0, f"{output[-1000:]}\n{errors[-3000:]}"
+    try:
+        output, errors = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGABRT)  # it then prints where it stands
+        output, errors = process.communicate()
+    assert process.returncode == 0, f"{output[-1000:]}\n{errors[-10_000:]}"
     found = [line for line in output.splitlines() if line[:1] in ("{", "[")]
     return json.loads(found[-1])
 
 
 def outcomes(processes):
-    """Of processes that wait for each other: read side by side."""
+    """Of processes that wait for each other: read side by side.
+
+    Raises:
+        ExceptionGroup: Where some fail: one of them may be the others' cause.
+    """
     with futures.ThreadPoolExecutor(len(processes)) as readers:
-        return list(readers.map(outcome, processes))
+        found = [readers.submit(outcome, one) for one in processes]
+    failed = [one.exception() for one in found if one.exception()]
+    if failed:
+        raise ExceptionGroup("processes", failed)
+    return [one.result() for one in found]
