@@ -106,7 +106,10 @@ def share_out(
         mine = torch.cat([mine, mine.new_zeros(missing, *stack.shape[1:])])
     found = function(mine).contiguous()
     whole = found.new_empty((share * devices.count, *found.shape[1:]))
-    torch.distributed.all_gather_into_tensor(whole, found)
+    gather = getattr(torch.distributed, "all_gather_single", None)
+    # The older name, which PyTorch 2.13 warns of.
+    gather = gather or torch.distributed.all_gather_into_tensor
+    gather(whole, found)
     return whole[:count]
 
 
