@@ -55,6 +55,15 @@ UNNAMED = {
     "newton_schulz.coefficients": "jordan",
     "step_scale": "rms_matched",
 }
+# The defaults of `Lanton`, but for the noise.
+DEFAULTS = {
+    **LANTON,
+    "beta_1": 0.95,
+    "bias_correction": True,
+    "embedding_scale": 300.0,
+    "newton_schulz.coefficients": "cubic",
+    "step_scale": "fan_in",
+}
 # Of every run with noise: all matrices of S are so small that their nuclear
 # norms are then exact but for a few percent.
 ESTIMATOR = {"noise.estimator": "lanczos"}
@@ -114,16 +123,12 @@ CONTESTANTS = {
     "lanton_defaults": (
         "`Lanton()` with its defaults",
         "lanton",
-        {
-            **LANTON,
-            **SIGNAL,
-            "beta_1": 0.95,
-            "bias_correction": True,
-            "embedding_scale": 300.0,
-            "newton_schulz.coefficients": "cubic",
-            "noise.estimator": "frobenius",
-            "step_scale": "fan_in",
-        },
+        {**DEFAULTS, **SIGNAL, "noise.estimator": "frobenius"},
+    ),
+    "lanton_defaults_control": (
+        "`Lanton(noise=None)` with its defaults",
+        "lanton",
+        {**DEFAULTS, "noise": None},
     ),
     "lanton_paper": (
         "`Lanton.paper()`",

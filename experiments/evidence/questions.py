@@ -851,6 +851,58 @@ def undecided(names, read, **fields):
 DEFAULTS = (("lanton_defaults", 5e-3),)
 
 
+def searched_rates(read, rates, **fields):
+    """Searches of the rate of `Lanton()`, and of it without its noise.
+
+    Args:
+        read: Function of a trial: its result, or None.
+        rates: To start from.
+        **fields: Of the trials.
+
+    Returns:
+        Pairs of a label and what `tune_rate` says.
+    """
+    return [
+        (label, tune_rate([trial_of(n, r, **fields) for r in rates], read))
+        for label, n in (
+            (WITH, "lanton_defaults"),
+            (REFERENCE, "lanton_defaults_control"),
+        )
+    ]
+
+
+def by_noise(caption, rates, *, seeds=CHOOSING, text="wiki", **fields):
+    """A table of the noise alone, each row at its best rate.
+
+    Args:
+        caption: As `Table`.
+        rates: To start from, on the first seed of `wiki`.
+        seeds: As `Table`.
+        text: Of the rows.
+        **fields: Of all trials.
+    """
+
+    def rows(read):
+        return [
+            (label, dataclasses.replace(found.best, text=text))
+            for label, found in searched_rates(read, rates, **fields)
+            if not isinstance(found, list)
+        ]
+
+    def undecided(read):
+        searched = [found for _, found in searched_rates(read, rates, **fields)]
+        return [t for one in searched if isinstance(one, list) for t in one]
+
+    return Table(
+        caption=caption,
+        rows=rows,
+        undecided=undecided,
+        seeds=seeds,
+        reference=REFERENCE,
+        curve=True,
+    )
+
+
 def finals(names, fields=None, untuned=(), **changes):
     """Rows of the tuned contestants on data that tune nothing.
 
@@ -976,6 +1028,42 @@ QUESTIONS = (
                     reference=REFERENCE,
                 )
                 for length in (QUICK, FULL)
+            ),
+        ),
+    ),
+    Question(
+        title="Does the noise pay, with the defaults?",
+        text=(
+            "`Lanton()` with its defaults beside `Lanton(noise=None)` with "
+            "all the same defaults, each at the best of its rates, which "
+            "differ by a factor of 2 and are compared on the first seed of "
+            "`wiki`. At M both have the default rate."
+        ),
+        tables=(
+            by_noise(
+                f"{captioned()}, `sotu`",
+                (2.5e-3, 5e-3, 1e-2),
+                seeds=REPORTING,
+                text="sotu",
+            ),
+            by_noise(
+                captioned(batch_size=4),
+                (1.25e-3, 2.5e-3, 5e-3),
+                batch_size=4,
+            ),
+            Table(
+                caption=captioned("M"),
+                rows=fixed(
+                    *(
+                        (label, trial_of(name, 5e-3, size="M"))
+                        for label, name in (
+                            (WITH, "lanton_defaults"),
+                            (REFERENCE, "lanton_defaults_control"),
+                        )
+                    )
+                ),
+                seeds=(1,),
+                reference=REFERENCE,
             ),
         ),
     ),

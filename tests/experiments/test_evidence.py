@@ -52,9 +52,14 @@ def make_result(trial, value):
 
 
 class Bench:
-    """Results in memory."""
+    """Results in memory.
 
-    def __init__(self):
+    Args:
+        loss: Function of a trial: how it ends.
+    """
+
+    def __init__(self, loss=loss):
+        self.loss = loss
         self.results = {}
         self.calls = 0
 
@@ -65,7 +70,7 @@ class Bench:
         self.calls += 1
         for trial in wanted:
             assert trial.name not in self.results
-            self.results[trial.name] = make_result(trial, loss(trial))
+            self.results[trial.name] = make_result(trial, self.loss(trial))
 
 
 @logic
@@ -345,6 +350,41 @@ def test_the_contestant_with_the_defaults_has_them():
     assert wanted["noise"]["config"].pop("estimator") == "auto"
     assert found["noise"]["config"].pop("estimator") == "frobenius"
     assert found == wanted
+
+
+@logic
+def test_the_control_differs_from_the_defaults_by_the_noise_alone():
+    _, optimizer, options = CONTESTANTS["lanton_defaults_control"]
+    found = make_optimizer(optimizer, 5e-3, tuple(options.items()))
+    wanted = Lanton(learning_rate=5e-3, noise=None)
+    assert found.get_config() == wanted.get_config()
+
+
+@logic
+def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
+    def loss(trial):
+        best = 2.5e-3 if "noise" in dict(trial.options) else 5e-3
+        return abs(np.log(trial.learning_rate / best))
+
+    bench = Bench(loss)
+    table = questions.by_noise(
+        "a caption", (2.5e-3, 5e-3, 1e-2), seeds=(11, 12), text="sotu"
+    )
+    while wanted := table.wanted(bench.read):
+        bench.run(wanted)
+    assert [
+        (label, trial.learning_rate, trial.text)
+        for label, trial in table.rows(bench.read)
+    ] == [
+        ("`Lanton()`", 5e-3, "sotu"),
+        ("`Lanton(noise=None)`", 2.5e-3, "sotu"),
+    ]
+    rates = {
+        settings["learning_rate"]
+        for settings in (one["settings"] for one in bench.results.values())
+        if settings["text"] == "wiki"
+    }
+    assert min(rates) == 1.25e-3  # the best was at the edge of the grid
 
 
 @logic
