@@ -388,6 +388,30 @@ def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
 
 
 @logic
+def test_rows_elsewhere_have_the_best_rate_that_ran():
+    def loss(trial):
+        return abs(np.log(trial.learning_rate / 4e-3)) + trial.seed
+
+    bench = Bench(loss)
+    rates, best = questions.by_rate_and_at_best(
+        {"lanton_defaults": (5e-3,), "d_muon": (5e-3, 1e-2, 2e-2)},
+        "d_muon",
+        size="M",
+        length=5.0,
+    )
+    assert best.rows(bench.read) == []
+    bench.run(rates.wanted(bench.read))
+    assert [
+        (label, trial.learning_rate, trial.size, trial.tokens_per_weight)
+        for label, trial in best.rows(bench.read)
+    ] == [
+        ("`Lanton()` with its defaults", 5e-3, "M", 5.0),
+        ("D-Muon", 5e-3, "M", 5.0),
+    ]
+    assert {t.seed for t in best.wanted(bench.read)} == {2, 3}
+
+
+@logic
 def test_the_picture_of_rates_has_a_curve_for_each_width(tmp_path):
     from experiments.evidence import pictures
 
