@@ -509,23 +509,6 @@ def by_products():
     )
 
 
-def rates_of(names, rates, options, **fields):
-    """Rows and rates of a `RateTable`.
-
-    Args:
-        names: Of `CONTESTANTS`.
-        rates: By name.
-        options: Of all of them.
-        **fields: Of the trials.
-    """
-    rows = tuple(
-        (CONTESTANTS[n][0], trial_of(n, rates[n][0], options[n], **fields))
-        for n in names
-    )
-    by_label = {CONTESTANTS[n][0]: rates[n] for n in names}
-    return {"rows": rows, "rates": by_label}
-
-
 LITTLE_DECAY = {"weight_decay": 0.03}
 # Sizes of hidden updates, with what fits them.
 FAN_IN = {
@@ -536,19 +519,6 @@ FAN_IN = {
 BY_FAN_IN = f'{WITH}, `step_scale="fan_in"`'
 RMS_MATCHED = f'{WITH}, `step_scale="rms_matched"`'
 RATES = (0.00125, 0.0025, 0.005, 0.01, 0.02)
-WINDOWS = rates_of(
-    ("lanton_signal", "lanton_control", "d_muon"),
-    {
-        "lanton_signal": RATES,
-        "lanton_control": RATES,
-        "d_muon": (0.0025, 0.005, 0.01, 0.02, 0.04),
-    },
-    {
-        "lanton_signal": FAN_IN,
-        "lanton_control": FAN_IN,
-        "d_muon": LITTLE_DECAY,
-    },
-)
 SIZES = ("XS", "S", "M", "L", "XL")
 
 
@@ -657,12 +627,20 @@ def by_caution():
 
 # Of the models and lengths at which the rate alone is tuned again: what the
 # searches at S, 1x, found for the rest.
-# The options of the tuned, and the rates of all at other sizes and lengths.
+# The options of contestants whose rates are compared; the rates for windows,
+# and those at other sizes and lengths.
 FOUND = {
     "lanton_defaults": {},
     "lanton_defaults_control": {},
-    "d_muon": {"weight_decay": 0.03},
+    "lanton_signal": FAN_IN,
+    "d_muon": LITTLE_DECAY,
     "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
+}
+WINDOWS = {
+    "lanton_defaults": (0.000625, *RATES[:-1]),
+    "lanton_defaults_control": (0.000625, *RATES[:-1]),
+    "lanton_signal": RATES,
+    "d_muon": (*RATES[1:], 0.04),
 }
 ELSEWHERE = {
     ("M", FULL): {
@@ -720,7 +698,7 @@ def at_best(table):
     return rows
 
 
-def by_rate_and_at_best(rates, reference, *, size, length):
+def by_rate_and_at_best(rates, reference, *, size, length, curve=False):
     """Two tables: losses by rate of one seed, and of all at the best rate.
 
     Args:
@@ -728,6 +706,7 @@ def by_rate_and_at_best(rates, reference, *, size, length):
         reference: One of these names.
         size: As `Trial`.
         length: In tokens per weight.
+        curve: As `Table`.
     """
     caption = captioned(size, length=length)
     tried = by_rate(caption, rates, size=size, tokens_per_weight=length)
@@ -735,6 +714,7 @@ def by_rate_and_at_best(rates, reference, *, size, length):
         caption=f"{caption}, each at its best rate",
         rows=at_best(tried),
         reference=CONTESTANTS[reference][0],
+        curve=curve,
     )
     return tried, best
 
@@ -1118,6 +1098,7 @@ QUESTIONS = (
                 "lanton_defaults_control",
                 size="M",
                 length=FULL,
+                curve=True,
             ),
         ),
     ),
@@ -1290,15 +1271,10 @@ QUESTIONS = (
             "One seed. The best rate is the lowest point of a parabola "
             "through the best three. The window is the highest rate over the "
             "lowest whose loss is within 1 % of the best, by interpolation. "
-            'Lanton has `step_scale="fan_in"`, `embedding_scale=300` and '
-            "`weight_decay=0.1`, D-Muon a decay of 0.03."
+            "`Lanton()` without its defaults has `beta_1=0.9` and "
+            "`bias_correction=False`, D-Muon a decay of 0.03."
         ),
-        tables=(
-            RateTable(
-                caption=captioned(),
-                **WINDOWS,
-            ),
-        ),
+        tables=(by_rate(captioned(), WINDOWS),),
     ),
     Question(
         title="Which optimizer ends lowest?",
