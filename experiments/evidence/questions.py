@@ -902,11 +902,11 @@ def searched_rates(read, rates, **fields):
         Pairs of a label and what `tune_rate` says.
     """
     return [
-        (label, tune_rate([trial_of(n, r, **fields) for r in rates], read))
-        for label, n in (
-            (WITH, "lanton_defaults"),
-            (REFERENCE, "lanton_defaults_control"),
+        (
+            CONTESTANTS[name][0],
+            tune_rate([trial_of(name, r, **fields) for r in rates], read),
         )
+        for name in ("lanton_defaults", "lanton_defaults_control")
     ]
 
 
@@ -937,7 +937,7 @@ def by_noise(caption, rates, *, seeds=CHOOSING, text="wiki", **fields):
         rows=rows,
         undecided=undecided,
         seeds=seeds,
-        reference=REFERENCE,
+        reference=CONTESTANTS["lanton_defaults_control"][0],
         curve=True,
     )
 

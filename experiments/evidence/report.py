@@ -50,9 +50,10 @@ its defaults".
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
 taken seed by seed. "Tokens" is a quotient: the tokens of a run, divided by the
 tokens that the reference needs for the same loss. Below 1 is better. In some
-seeds the reference also has runs of 0.7 and 1.4 times the length; what lies
-between is interpolated. A figure without an interval is of one seed, and ranks
-nothing by itself.
+seeds the reference also has runs of 0.7 and 1.4 times the length, or of one of
+them; what lies between is interpolated, what lies beyond follows the line of
+the nearest two. A figure without an interval is of one seed, and ranks nothing
+by itself.
 
 **Compute.** {compute}
 """
@@ -459,7 +460,8 @@ IN_SHORT = (
     "Each optimizer at the best of its search, and `Lanton()` with its "
     "defaults too, on a text that none was tuned on. A GPT-2 of 0.27 million "
     "weights, batches of 1,024 tokens, 20 tokens per weight; all have the "
-    "same initial weights and batches."
+    "same initial weights and batches. The noise alone is measured in "
+    "[another question](#does-the-noise-pay-with-the-defaults)."
 )
 
 

@@ -376,8 +376,8 @@ def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
         (label, trial.learning_rate, trial.text)
         for label, trial in table.rows(bench.read)
     ] == [
-        ("`Lanton()`", 5e-3, "sotu"),
-        ("`Lanton(noise=None)`", 2.5e-3, "sotu"),
+        ("`Lanton()` with its defaults", 5e-3, "sotu"),
+        ("`Lanton(noise=None)` with its defaults", 2.5e-3, "sotu"),
     ]
     rates = {
         settings["learning_rate"]
