@@ -627,14 +627,21 @@ def by_caution():
 
 # Of the models and lengths at which the rate alone is tuned again: what the
 # searches at S, 1x, found for the rest.
-# The options of contestants whose rates are compared; the rates for windows,
-# and those at other sizes and lengths.
+# The options of contestants whose rates are compared; where `Lanton()` tries
+# which rates; the rates for windows, and those at other sizes and lengths.
 FOUND = {
     "lanton_defaults": {},
     "lanton_defaults_control": {},
     "lanton_signal": FAN_IN,
     "d_muon": LITTLE_DECAY,
     "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
+}
+LOW_RATES = (0.00125, 0.0025, 0.005)
+PLACES = {
+    "S, 1,024, 20": ({}, (*LOW_RATES, 0.01)),
+    "S, 256, 20": ({"batch_size": 4}, (0.000625, *LOW_RATES)),
+    "S, 1,024, 80": ({"tokens_per_weight": 4 * FULL}, LOW_RATES),
+    "M, 1,024, 20": ({"size": "M"}, LOW_RATES),
 }
 WINDOWS = {
     "lanton_defaults": (0.000625, *RATES[:-1]),
@@ -696,6 +703,20 @@ def at_best(table):
         ]
 
     return rows
+
+
+def default_by_rate():
+    """A table of `Lanton()` by rate: a row for each size, length and batch."""
+    rows = [
+        (label, trial_of("lanton_defaults", 5e-3, **fields))
+        for label, (fields, _) in PLACES.items()
+    ]
+    return RateTable(
+        caption=CONTESTANTS["lanton_defaults"][0],
+        rows=tuple(rows),
+        rates={label: rates for label, (_, rates) in PLACES.items()},
+        of="size, tokens per batch, tokens per weight",
+    )
 
 
 def by_rate_and_at_best(rates, reference, *, size, length, curve=False):
@@ -1478,6 +1499,11 @@ QUESTIONS = (
                 ),
             ),
         ),
+    ),
+    Question(
+        title="Does the default rate suit other sizes, lengths and batches?",
+        text="GPT-2, one seed. The default rate is 0.005.",
+        tables=(default_by_rate(),),
     ),
     Question(
         title="Does it hold at other sizes and lengths?",
