@@ -1502,8 +1502,26 @@ QUESTIONS = (
     ),
     Question(
         title="Does the default rate suit other sizes, lengths and batches?",
-        text="GPT-2, one seed. The default rate is 0.005.",
-        tables=(default_by_rate(),),
+        text=(
+            "GPT-2. The default rate is 0.005. The table by rate has one seed."
+        ),
+        tables=(
+            default_by_rate(),
+            Table(
+                caption=f"{captioned()}, `sotu`",
+                rows=fixed(
+                    *(
+                        (
+                            f"`Lanton({rate:g})`",
+                            trial_of("lanton_defaults", rate, text="sotu"),
+                        )
+                        for rate in LOW_RATES[1:]
+                    )
+                ),
+                seeds=REPORTING,
+                reference="`Lanton(0.005)`",
+            ),
+        ),
     ),
     Question(
         title="Does it hold at other sizes and lengths?",
