@@ -625,10 +625,7 @@ def by_caution():
     )
 
 
-# Of the models and lengths at which the rate alone is tuned again: what the
-# searches at S, 1x, found for the rest.
-# The options of contestants whose rates are compared; where `Lanton()` tries
-# which rates; the rates for windows, and those at other sizes and lengths.
+# Where rates alone are compared: the other options, found by the searches at S.
 FOUND = {
     "lanton_defaults": {},
     "lanton_defaults_control": {},
@@ -636,6 +633,7 @@ FOUND = {
     "d_muon": LITTLE_DECAY,
     "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
 }
+# The rates of `Lanton()` by size, tokens per batch and tokens per weight.
 LOW_RATES = (0.00125, 0.0025, 0.005)
 PLACES = {
     "S, 1,024, 20": ({}, (*LOW_RATES, 0.01)),
@@ -643,6 +641,7 @@ PLACES = {
     "S, 1,024, 80": ({"tokens_per_weight": 4 * FULL}, LOW_RATES),
     "M, 1,024, 20": ({"size": "M"}, LOW_RATES),
 }
+# The rates of contestants: for windows, and at other sizes and lengths.
 WINDOWS = {
     "lanton_defaults": (0.000625, *RATES[:-1]),
     "lanton_defaults_control": (0.000625, *RATES[:-1]),
