@@ -14,6 +14,7 @@ from experiments.evidence import sizes
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.search import IMAGE_SPACES
 from experiments.evidence.search import SPACES
+from experiments.evidence.search import needed_by
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
 from experiments.evidence.search import tune_rate
@@ -903,8 +904,7 @@ def tuned(names, read, **fields):
 
 def undecided(names, read, **fields):
     """Runs that the searches of these contestants need next."""
-    found = [tune(name, read, **fields) for name in names]
-    return [t for one in found if isinstance(one, list) for t in one]
+    return needed_by([tune(name, read, **fields) for name in names])
 
 
 DEFAULTS = (("lanton_defaults", 5e-3),)
@@ -949,8 +949,8 @@ def by_noise(caption, rates, *, seeds=CHOOSING, text="wiki", **fields):
         ]
 
     def undecided(read):
-        searched = [found for _, found in searched_rates(read, rates, **fields)]
-        return [t for one in searched if isinstance(one, list) for t in one]
+        searched = searched_rates(read, rates, **fields)
+        return needed_by([found for _, found in searched])
 
     return Table(
         caption=caption,

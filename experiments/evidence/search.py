@@ -177,6 +177,15 @@ def with_more(found, wanted, read):
     return Tuned(best, loss, tried)
 
 
+def needed_by(found):
+    """The runs that searches need next.
+
+    Args:
+        found: What `tune` or `tune_rate` says, of each.
+    """
+    return [t for one in found if isinstance(one, list) for t in one]
+
+
 def tune_all(searches, run, read):
     """Searches side by side, until each has ended.
 
@@ -190,7 +199,7 @@ def tune_all(searches, run, read):
     """
     while True:
         found = [search(read) for search in searches]
-        wanted = [t for one in found if isinstance(one, list) for t in one]
+        wanted = needed_by(found)
         if not wanted:
             return found
         run(wanted)
