@@ -25,10 +25,20 @@ from experiments.evidence import report  # noqa: E402
 from experiments.evidence import search  # noqa: E402
 from experiments.evidence import sizes  # noqa: E402
 from experiments.evidence import statistics  # noqa: E402
+from experiments.evidence import tables  # noqa: E402
 from experiments.evidence import texts  # noqa: E402
 from experiments.evidence import trials  # noqa: E402
+from experiments.evidence.answers import answer  # noqa: E402
+from experiments.evidence.answers import with_interval  # noqa: E402
 from experiments.evidence.contestants import CONTESTANTS  # noqa: E402
 from experiments.evidence.contestants import make_optimizer  # noqa: E402
+from experiments.evidence.questions.by_rate import by_rate_and_at_best  # noqa: E402
+from experiments.evidence.questions.common import REFERENCE  # noqa: E402
+from experiments.evidence.questions.noise import by_noise  # noqa: E402
+from experiments.evidence.questions.options import CORRECTED  # noqa: E402
+from experiments.evidence.questions.options import by_start  # noqa: E402
+from experiments.evidence.questions.others import DEFAULTS  # noqa: E402
+from experiments.evidence.questions.rates import of_models  # noqa: E402
 from keras_lanton import Lanton  # noqa: E402
 
 BEST = {"learning_rate": 0.16, "weight_decay": 0.03, "beta_1": 0.98}
@@ -115,7 +125,7 @@ def test_intervals_are_students():
 @logic
 @pytest.mark.parametrize("length", [0.5, 0.8, 1.0, 1.2, 2.0])
 def test_tokens_to_equal_loss(length):
-    curve = {x: 4 - 0.3 * np.log(x) for x in questions.CURVE}
+    curve = {x: 4 - 0.3 * np.log(x) for x in tables.CURVE}
     ours = 4 - 0.3 * np.log(length)  # as the reference after that length
     assert statistics.token_ratio(ours, curve) == pytest.approx(1 / length)
 
@@ -141,12 +151,12 @@ def test_the_page_shows_what_there_is():
     bench = Bench()
     table = questions.QUESTIONS[1].tables[0]
     rows = table.rows(bench.read)
-    reference = dict(rows)[questions.REFERENCE]
+    reference = dict(rows)[REFERENCE]
     other_label, other = rows[1]
     for seed in (1, 2, 3):
-        for factor in questions.CURVE:
+        for factor in tables.CURVE:
             trial = dataclasses.replace(reference, seed=seed)
-            trial = questions.scaled(trial, factor)
+            trial = tables.scaled(trial, factor)
             value = 3.0 + 0.01 * seed - 0.3 * np.log(factor)
             bench.results[trial.name] = make_result(trial, value)
         trial = dataclasses.replace(other, seed=seed)
@@ -163,7 +173,7 @@ def test_the_page_shows_what_there_is():
 
 @logic
 def test_runs_that_diverged_are_named():
-    assert report.with_interval([3.0, np.inf]) == "diverged"
+    assert with_interval([3.0, np.inf]) == "diverged"
     trial = search.trial_of("adamw", 0.01)
     assert trials.loss_of(make_result(trial, None)) == np.inf
 
@@ -195,12 +205,12 @@ def test_runs_leave_results_and_a_page(monkeypatch, tmp_path):
         batch_size=1,
         tokens_per_weight=0.002,
     )
-    table = questions.Table(
+    table = tables.Table(
         caption="Few steps",
-        rows=questions.fixed(("it", trial)),
+        rows=tables.fixed(("it", trial)),
         seeds=(1, 2),
     )
-    question = questions.Question(title="Any?", text="", tables=(table,))
+    question = tables.Question(title="Any?", text="", tables=(table,))
     monkeypatch.setattr(questions, "QUESTIONS", (question,))
     page = tmp_path / "evidence.md"
     arguments = ["--texts", str(tmp_path), "--output", str(tmp_path / "runs")]
@@ -268,7 +278,7 @@ def test_a_run_to_a_loss(monkeypatch, tmp_path):
 @logic
 def test_the_table_of_fine_tuning():
     bench = Bench()
-    table = questions.FineTuningTable(caption="From AdamW", base="adamw")
+    table = tables.FineTuningTable(caption="From AdamW", base="adamw")
     while wanted := table.wanted(bench.read):
         for trial in wanted:
             value = 3.0 + 0.01 * trial.seed
@@ -278,13 +288,13 @@ def test_the_table_of_fine_tuning():
                 "before": [4.0, 3.0],
                 "old_loss": value + 0.5,
             }
-    text = report.answer(table, bench.read)
+    text = answer(table, bench.read)
     assert (
         "| AdamW | 0.004 | 3 | 3.0200 ± 0.0248 | 3.5200 ± 0.0248 "
         "| 0.9800 ± 0.0248 | 0.5200 ± 0.0248 |" in text
     )
     assert "0.002: 0.297, 1.203; 0.004: 0.990, 0.510;" in text
-    assert report.answer(table, Bench().read) is None
+    assert answer(table, Bench().read) is None
 
 
 @logic
@@ -292,16 +302,16 @@ def test_the_table_of_rates():
     bench = Bench()
     trial = search.trial_of("d_muon", 0.01)
     rates = {"D-Muon": (0.01, 0.02, 0.04), "high": (0.02, 0.04)}
-    table = questions.RateTable(
+    table = tables.RateTable(
         caption="GPT-2", rows=(("D-Muon", trial), ("high", trial)), rates=rates
     )
-    assert report.answer(table, bench.read) is None
+    assert answer(table, bench.read) is None
     for one, value in zip(
         table.wanted(bench.read), (3.01, 3.0, 3.2), strict=True
     ):
         bench.results[one.name] = make_result(one, value)
     assert not table.wanted(bench.read)  # the second row has the same runs
-    text = report.answer(table, bench.read)
+    text = answer(table, bench.read)
     assert (
         "| D-Muon | 3.0100 | 3.0000 | 3.2000 | 0.015 | at least 2.2 |" in text
     )
@@ -317,9 +327,7 @@ def test_the_picture_compares_seed_by_seed(monkeypatch, tmp_path):
         (label, search.trial_of(name, 0.01))
         for label, name in ((base, "lanton_signal"), ("A", "d_muon"))
     ]
-    table = questions.Table(
-        caption="", rows=questions.fixed(*rows), seeds=(1, 2)
-    )
+    table = tables.Table(caption="", rows=tables.fixed(*rows), seeds=(1, 2))
     monkeypatch.setattr(pictures, "final_table", lambda: table)
     bench = Bench()
     pictures.draw_finals(bench.read, tmp_path / "none.png")
@@ -342,7 +350,7 @@ def test_the_picture_compares_seed_by_seed(monkeypatch, tmp_path):
 
 @logic
 def test_the_contestant_with_the_defaults_has_them():
-    ((name, rate),) = questions.DEFAULTS
+    ((name, rate),) = DEFAULTS
     trial = search.trial_of(name, rate)
     found = make_optimizer(trial.optimizer, rate, trial.options).get_config()
     wanted = Lanton().get_config()
@@ -367,7 +375,7 @@ def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
         return abs(np.log(trial.learning_rate / best))
 
     bench = Bench(loss)
-    table = questions.by_noise(
+    table = by_noise(
         "a caption", (2.5e-3, 5e-3, 1e-2), seeds=(11, 12), text="sotu"
     )
     while wanted := table.wanted(bench.read):
@@ -393,7 +401,7 @@ def test_rows_elsewhere_have_the_best_rate_that_ran():
         return abs(np.log(trial.learning_rate / 4e-3)) + trial.seed
 
     bench = Bench(loss)
-    rates, best = questions.by_rate_and_at_best(
+    rates, best = by_rate_and_at_best(
         {"lanton_defaults": (5e-3,), "d_muon": (5e-3, 1e-2, 2e-2)},
         "d_muon",
         size="M",
@@ -440,9 +448,9 @@ def test_the_table_of_images():
     bench = Bench()
     trial = search.trial_of("cnn_sgd", 0.1)
     other = search.trial_of("cnn_adamw", 0.01)
-    table = questions.ImageTable(
+    table = tables.ImageTable(
         caption="Images",
-        rows=questions.fixed(("SGD", trial), ("AdamW", other)),
+        rows=tables.fixed(("SGD", trial), ("AdamW", other)),
         seeds=(1, 2),
         reference="SGD",
     )
@@ -453,7 +461,7 @@ def test_the_table_of_images():
         result["accuracies"] = accuracies[like]
         result["training_loss"] = [2.0, 1.0]
         bench.results[one.name] = result
-    text = report.answer(table, bench.read)
+    text = answer(table, bench.read)
     losses = "1.0000 ± 0.0000"
     assert (
         f"| SGD | 0.1 | 2 | 94.00 ± 0.00 |  | {losses} | 1.5 ± 0.0 "
@@ -540,8 +548,8 @@ def test_a_cold_trial_has_no_warm_up():
 @logic
 def test_both_starts_of_the_momentum_are_runs_of_their_own():
     trial = search.trial_of("lanton_defaults", 5e-3)
-    rows = dict(questions.by_start(trial))
-    assert rows[questions.CORRECTED] == trial
+    rows = dict(by_start(trial))
+    assert rows[CORRECTED] == trial
     found = [
         make_optimizer(one.optimizer, 5e-3, one.options).bias_correction
         for one in rows.values()
@@ -582,19 +590,15 @@ def test_a_search_for_the_rate(monkeypatch, tmp_path):
 @logic
 def test_the_table_of_searches_has_their_quotients():
     bench = Bench()
-    rows = questions.of_models({"A": {}}, (0.01, 0.02, 0.04), ())
-    table = questions.RateSearchTable(
-        caption="Some", search_seeds=(1, 2), **rows
-    )
-    assert report.answer(table, bench.read) is None
+    rows = of_models({"A": {}}, (0.01, 0.02, 0.04), ())
+    table = tables.RateSearchTable(caption="Some", search_seeds=(1, 2), **rows)
+    assert answer(table, bench.read) is None
     for trial in table.wanted(bench.read):
         found = make_result(trial, 3 + abs(np.log2(trial.learning_rate / 0.02)))
         if isinstance(trial, trials.RateSearchTrial):
             found["learning_rate"] = 0.01 * trial.seed
         bench.results[trial.name] = found
-    assert "| A | 0.01, 0.02 | 0.02 | 0.50, 1.00 |" in report.answer(
-        table, bench.read
-    )
+    assert "| A | 0.01, 0.02 | 0.02 | 0.50, 1.00 |" in answer(table, bench.read)
 
 
 @pytest.mark.skipif(

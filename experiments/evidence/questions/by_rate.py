@@ -1,0 +1,81 @@
+"""Losses by rate, and each optimizer at the best of its rates."""
+
+import dataclasses
+
+from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.questions.common import FAN_IN
+from experiments.evidence.questions.common import LITTLE_DECAY
+from experiments.evidence.questions.common import captioned
+from experiments.evidence.search import trial_of
+from experiments.evidence.tables import RateTable
+from experiments.evidence.tables import Table
+
+# Where rates alone are compared: the other options, found by the searches at S.
+FOUND = {
+    "lanton_defaults": {},
+    "lanton_defaults_control": {},
+    "lanton_signal": FAN_IN,
+    "d_muon": LITTLE_DECAY,
+    "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
+}
+
+
+def by_rate(caption, rates, **fields):
+    """A table of losses by rate, one seed.
+
+    Args:
+        caption: As `Table`.
+        rates: By name of `FOUND`.
+        **fields: Of the trials.
+    """
+    return RateTable(
+        caption=f"{caption}, by rate",
+        rows=tuple(
+            (
+                CONTESTANTS[name][0],
+                trial_of(name, tried[0], FOUND[name], **fields),
+            )
+            for name, tried in rates.items()
+        ),
+        rates={CONTESTANTS[name][0]: tried for name, tried in rates.items()},
+    )
+
+
+def at_best(table):
+    """Rows of a `RateTable` at the best rate so far."""
+
+    def rows(read):
+        losses = table.losses(read)
+        return [
+            (
+                label,
+                dataclasses.replace(
+                    trial, learning_rate=min(found, key=found.get)
+                ),
+            )
+            for label, trial in table.rows
+            if (found := losses.get(label))
+        ]
+
+    return rows
+
+
+def by_rate_and_at_best(rates, reference, *, size, length, curve=False):
+    """Two tables: losses by rate of one seed, and of all at the best rate.
+
+    Args:
+        rates: By name of `FOUND`.
+        reference: One of these names.
+        size: As `Trial`.
+        length: In tokens per weight.
+        curve: As `Table`.
+    """
+    caption = captioned(size, length=length)
+    tried = by_rate(caption, rates, size=size, tokens_per_weight=length)
+    best = Table(
+        caption=f"{caption}, each at its best rate",
+        rows=at_best(tried),
+        reference=CONTESTANTS[reference][0],
+        curve=curve,
+    )
+    return tried, best

@@ -1,0 +1,57 @@
+"""What several questions share: lengths, settings and captions."""
+
+from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.search import trial_of
+
+REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
+QUICK = 5.0  # tokens per weight
+FULL = 20.0
+WITH = CONTESTANTS["lanton_signal"][0]
+REFERENCE = "`Lanton(noise=None)`"
+RATE = 2e-2
+# By batch size: a rate, and options other than those at the start.
+AT_THEIR_BEST = {
+    16: (2e-2, {"weight_decay": 0.03}),
+    4: (5e-3, {"beta_1": 0.97}),
+}
+LESS_DECAY = (5e-3, {"beta_1": 0.97, "weight_decay": 0.03})  # of 4 blocks
+LITTLE_DECAY = {"weight_decay": 0.03}
+# Sizes of hidden updates, with what fits them.
+FAN_IN = {
+    "step_scale": "fan_in",
+    "embedding_scale": 300.0,
+    "weight_decay": 0.1,
+}
+BY_FAN_IN = f'{WITH}, `step_scale="fan_in"`'
+RMS_MATCHED = f'{WITH}, `step_scale="rms_matched"`'
+
+
+def with_and_without(rate=RATE, changes=(), where="", **fields):
+    """Rows of Lanton with the noise and without it.
+
+    Args:
+        rate: The learning rate.
+        changes: Options on top of both.
+        where: Behind both labels.
+        **fields: Of the trials.
+    """
+    return [
+        (label + where, trial_of(name, rate, changes, **fields))
+        for label, name in (
+            (WITH, "lanton_signal"),
+            (REFERENCE, "lanton_control"),
+        )
+    ]
+
+
+def told(options):
+    """Options in words, to go on with."""
+    return "".join(f", `{name}={value:g}`" for name, value in options.items())
+
+
+def captioned(size="S", batch_size=16, length=FULL):
+    """The caption of a table: model, batches and length of the runs."""
+    return (
+        f"GPT-2, {size}, batches of {64 * batch_size:,} tokens, {length:g} "
+        "tokens per weight"
+    )

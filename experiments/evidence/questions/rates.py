@@ -1,0 +1,209 @@
+"""Which learning rates are good, and where."""
+
+from experiments.evidence import sizes
+from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.questions.by_rate import by_rate
+from experiments.evidence.questions.common import BY_FAN_IN
+from experiments.evidence.questions.common import FAN_IN
+from experiments.evidence.questions.common import FULL
+from experiments.evidence.questions.common import LITTLE_DECAY
+from experiments.evidence.questions.common import REPORTING
+from experiments.evidence.questions.common import RMS_MATCHED
+from experiments.evidence.questions.common import captioned
+from experiments.evidence.search import trial_of
+from experiments.evidence.tables import Question
+from experiments.evidence.tables import RateSearchTable
+from experiments.evidence.tables import RateTable
+from experiments.evidence.tables import Table
+from experiments.evidence.tables import fixed
+from experiments.evidence.trials import ShortTrial
+
+RATES = (0.00125, 0.0025, 0.005, 0.01, 0.02)
+SIZES = ("XS", "S", "M", "L", "XL")
+# The rates of `Lanton()` by size, tokens per batch and tokens per weight.
+LOW_RATES = (0.00125, 0.0025, 0.005)
+PLACES = {
+    "S, 1,024, 20": ({}, (*LOW_RATES, 0.01)),
+    "S, 256, 20": ({"batch_size": 4}, (0.000625, *LOW_RATES)),
+    "S, 1,024, 80": ({"tokens_per_weight": 4 * FULL}, LOW_RATES),
+    "M, 1,024, 20": ({"size": "M"}, LOW_RATES),
+}
+# The rates of contestants, for their windows.
+WINDOWS = {
+    "lanton_defaults": (0.000625, *RATES[:-1]),
+    "lanton_defaults_control": (0.000625, *RATES[:-1]),
+    "lanton_signal": RATES,
+    "d_muon": (*RATES[1:], 0.04),
+}
+
+
+def by_width(name, rates, options=(), names=SIZES):
+    """Rows and rates of a `RateTable` by width.
+
+    Args:
+        name: Of `CONTESTANTS`.
+        rates: Of all widths but XL, whose runs are long: without the lowest
+            and the highest.
+        options: Of the optimizer, besides its own; or a function of the width.
+        names: Of the sizes.
+    """
+    rows, by_label = [], {}
+    for size in names:
+        width = sizes.WIDTHS[size]
+        given = options(width) if callable(options) else options
+        trial = trial_of(
+            name, rates[0], given, kind=ShortTrial, size=size, text="wiki"
+        )
+        rows.append((str(width), trial))
+        by_label[str(width)] = rates[1:-1] if size == "XL" else rates
+    return {"rows": tuple(rows), "rates": by_label, "of": "width"}
+
+
+def of_models(models, rates, options):
+    """Rows and rates of a `RateSearchTable`.
+
+    Args:
+        models: By label: fields of the trials.
+        rates: Of all rows.
+        options: Of the optimizer, besides its own.
+    """
+    rows = tuple(
+        (
+            label,
+            trial_of(
+                "lanton_signal",
+                5e-3,
+                options,
+                kind=ShortTrial,
+                text="wiki",
+                **fields,
+            ),
+        )
+        for label, fields in models.items()
+    )
+    return {
+        "rows": rows,
+        "rates": dict.fromkeys(models, rates),
+        "of": "model",
+    }
+
+
+def default_by_rate():
+    """A table of `Lanton()` by rate: a row for each size, length and batch."""
+    rows = [
+        (label, trial_of("lanton_defaults", 5e-3, **fields))
+        for label, (fields, _) in PLACES.items()
+    ]
+    return RateTable(
+        caption=CONTESTANTS["lanton_defaults"][0],
+        rows=tuple(rows),
+        rates={label: rates for label, (_, rates) in PLACES.items()},
+        of="size, tokens per batch, tokens per weight",
+    )
+
+
+WINDOW = Question(
+    title="How wide is the window of good rates?",
+    text=(
+        "One seed. The best rate is the lowest point of a parabola "
+        "through the best three. The window is the highest rate over the "
+        "lowest whose loss is within 1 % of the best, by interpolation. "
+        "`Lanton()` without its defaults has `beta_1=0.9` and "
+        "`bias_correction=False`, D-Muon a decay of 0.03."
+    ),
+    tables=(by_rate(captioned(), WINDOWS),),
+)
+
+
+WIDTHS = Question(
+    title="Does the best rate change with the width?",
+    text=(
+        "400 steps of batches of 1,024 tokens at every width, one seed. "
+        "The best rate is the lowest point of a parabola through the "
+        "best three."
+    ),
+    tables=tuple(
+        RateTable(
+            caption=f"{label}, GPT-2, 400 steps",
+            **by_width(name, rates, options, names),
+        )
+        for label, name, rates, options, names in (
+            (
+                BY_FAN_IN,
+                "lanton_signal",
+                RATES,
+                FAN_IN,
+                SIZES,
+            ),
+            (
+                RMS_MATCHED,
+                "lanton_signal",
+                (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+                LITTLE_DECAY,
+                SIZES[:-1],
+            ),
+            (
+                CONTESTANTS["d_muon"][0],
+                "d_muon",
+                (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
+                LITTLE_DECAY,
+                SIZES[:-1],
+            ),
+            (
+                CONTESTANTS["adamw_tables"][0],
+                "adamw_tables",
+                (0.0005, 0.001, 0.002, 0.004, 0.008),
+                {},
+                SIZES[:-1],
+            ),
+        )
+    ),
+)
+
+
+RATE_FINDER = Question(
+    title="Does find_learning_rate find the best rate?",
+    text=(
+        "`keras_lanton.find_learning_rate` with its defaults, runs of 100 "
+        "steps, beside the best rate of runs of 400 steps: the lowest "
+        "point of a parabola through the best three. The model, its "
+        "initial weights and batches of 1,024 tokens are the same."
+    ),
+    tables=(
+        RateSearchTable(
+            caption="`Lanton()`",
+            **of_models(
+                {
+                    "GPT-2, width 64": {"size": "S"},
+                    "GPT-2, width 128": {"size": "M"},
+                    "Llama, width 64": {"model": "llama"},
+                },
+                RATES,
+                FAN_IN,
+            ),
+        ),
+    ),
+)
+
+
+DEFAULT_RATE = Question(
+    title="Does the default rate suit other sizes, lengths and batches?",
+    text=("GPT-2. The default rate is 0.005. The table by rate has one seed."),
+    tables=(
+        default_by_rate(),
+        Table(
+            caption=f"{captioned()}, `sotu`",
+            rows=fixed(
+                *(
+                    (
+                        f"`Lanton({rate:g})`",
+                        trial_of("lanton_defaults", rate, text="sotu"),
+                    )
+                    for rate in LOW_RATES[1:]
+                )
+            ),
+            seeds=REPORTING,
+            reference="`Lanton(0.005)`",
+        ),
+    ),
+)
