@@ -199,10 +199,15 @@ WITH_THE_DEFAULTS = Question(
             (1.25e-3, 2.5e-3, 5e-3),
             batch_size=4,
         ),
+        by_noise(
+            captioned(batch_size=64),
+            (2.5e-3, 5e-3, 1e-2),
+            batch_size=64,
+        ),
         *by_rate_and_at_best(
             dict.fromkeys(
                 ("lanton_defaults", "lanton_defaults_control"),
-                (2.5e-3, 5e-3),
+                (1.25e-3, 2.5e-3, 5e-3),
             ),
             "lanton_defaults_control",
             size="M",

@@ -30,7 +30,7 @@ BY_INITIAL = {
 ELSEWHERE = {
     ("M", FULL): {
         "lanton_defaults": (5e-3,),
-        "lanton_defaults_control": (2.5e-3, 5e-3),
+        "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
         "d_muon": (5e-3, 1e-2, 2e-2),
         "adamw_tables": (2e-3, 4e-3, 8e-3),
     },

@@ -20,13 +20,28 @@ from experiments.evidence.trials import ShortTrial
 
 RATES = (0.00125, 0.0025, 0.005, 0.01, 0.02)
 SIZES = ("XS", "S", "M", "L", "XL")
-# The rates of `Lanton()` by size, tokens per batch and tokens per weight.
+# Fields of the trials and rates by size, tokens per batch and length.
 LOW_RATES = (0.00125, 0.0025, 0.005)
+HIGH_RATES = (0.0025, 0.005, 0.01)
 PLACES = {
-    "S, 1,024, 20": ({}, (*LOW_RATES, 0.01)),
-    "S, 256, 20": ({"batch_size": 4}, (0.000625, *LOW_RATES)),
-    "S, 1,024, 80": ({"tokens_per_weight": 4 * FULL}, LOW_RATES),
-    "M, 1,024, 20": ({"size": "M"}, LOW_RATES),
+    **{
+        f"{size}, 1,024, 400 steps": (
+            {"kind": ShortTrial, "size": size},
+            HIGH_RATES,
+        )
+        for size in ("S", "M", "L")
+    },
+    "S, 1,024, 20 tokens per weight": ({}, (*LOW_RATES, 0.01)),
+    "S, 256, 20 tokens per weight": (
+        {"batch_size": 4},
+        (0.000625, *LOW_RATES),
+    ),
+    "S, 4,096, 20 tokens per weight": ({"batch_size": 64}, HIGH_RATES),
+    "S, 1,024, 80 tokens per weight": (
+        {"tokens_per_weight": 4 * FULL},
+        LOW_RATES,
+    ),
+    "M, 1,024, 20 tokens per weight": ({"size": "M"}, LOW_RATES),
 }
 # The rates of contestants, for their windows.
 WINDOWS = {
@@ -98,7 +113,7 @@ def default_by_rate():
         caption=CONTESTANTS["lanton_defaults"][0],
         rows=tuple(rows),
         rates={label: rates for label, (_, rates) in PLACES.items()},
-        of="size, tokens per batch, tokens per weight",
+        of="size, tokens per batch, length",
     )
 
 
@@ -188,7 +203,7 @@ RATE_FINDER = Question(
 
 DEFAULT_RATE = Question(
     title="Does the default rate suit other sizes, lengths and batches?",
-    text=("GPT-2. The default rate is 0.005. The table by rate has one seed."),
+    text="GPT-2. The default rate is 0.005. The table by rate has one seed.",
     tables=(
         default_by_rate(),
         Table(
