@@ -14,17 +14,18 @@ WIDTHS = {"XS": 32, "S": 64, "M": 128, "L": 256, "XL": 512}
 INITIAL = ("keras_hub", "scaled")
 
 
-def preset(model, size, dtype=None):
+def preset(model, size, dtype=None, layers=None):
     """The model of a size: KerasHub's blocks, heads of 32.
 
     Args:
         model: "gpt2" or "llama".
         size: A key of `WIDTHS`.
         dtype: Keras' dtype policy; None for "float32".
+        layers: The number of blocks; None for `LAYERS`.
     """
     width = WIDTHS[size]
     changes = {
-        "layers": LAYERS,
+        "layers": layers or LAYERS,
         "width": width,
         "head_width": 32,
         "vocabulary": 1024,

@@ -49,7 +49,10 @@ class Learner:
 
     def __init__(self, trial):
         self.preset = sizes.preset(
-            trial.model, trial.size, getattr(trial, "dtype", None)
+            trial.model,
+            trial.size,
+            dtype=getattr(trial, "dtype", None),
+            layers=getattr(trial, "layers", None),
         )
         self.model = self.make(trial)
         self.optimizer = make_optimizer(

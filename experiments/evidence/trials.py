@@ -172,6 +172,23 @@ class ColdTrial(ShortTrial):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DeepTrial(ShortTrial):
+    """A `ShortTrial` of a model with more blocks, or fewer.
+
+    Args:
+        layers: The number of blocks.
+        **kwargs: As `ShortTrial`.
+    """
+
+    layers: int
+
+    @property
+    def task(self):
+        """The start of the name."""
+        return f"{super().task}-{self.layers}-layers"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RateSearchTrial(Trial):
     """A call of `keras_lanton.find_learning_rate` on the model of a `Trial`.
 

@@ -532,6 +532,19 @@ def test_a_short_trial_has_its_steps():
 
 
 @logic
+def test_a_deep_trial_has_its_blocks():
+
+    deep, shallow = (
+        search.trial_of("lanton", 0.01, kind=trials.DeepTrial, layers=layers)
+        for layers in (8, 2)
+    )
+    assert deep.task == "gpt2-S-400-steps-8-layers"
+    assert deep.alike() != shallow.alike()
+    assert sizes.preset("gpt2", "XS", layers=2).layers == 2
+    assert sizes.preset("gpt2", "XS").layers == sizes.LAYERS
+
+
+@logic
 def test_a_cold_trial_has_no_warm_up():
     from experiments.evidence import training
 

@@ -34,6 +34,7 @@ QUESTIONS = (
     options.START,
     options.MOMENTUM,
     rates.WIDTHS,
+    rates.DEPTHS,
     rates.RATE_FINDER,
     rates.DEFAULT_RATE,
     others.OTHER_SIZES,

@@ -16,6 +16,7 @@ from experiments.evidence.tables import RateSearchTable
 from experiments.evidence.tables import RateTable
 from experiments.evidence.tables import Table
 from experiments.evidence.tables import fixed
+from experiments.evidence.trials import DeepTrial
 from experiments.evidence.trials import ShortTrial
 
 RATES = (0.00125, 0.0025, 0.005, 0.01, 0.02)
@@ -72,6 +73,32 @@ def by_width(name, rates, options=(), names=SIZES):
         rows.append((str(width), trial))
         by_label[str(width)] = rates[1:-1] if size == "XL" else rates
     return {"rows": tuple(rows), "rates": by_label, "of": "width"}
+
+
+def by_depth(layers, rates):
+    """A table of `Lanton()` by rate: a row for each number of blocks.
+
+    Args:
+        layers: Numbers of blocks.
+        rates: Of all rows.
+    """
+    rows = [
+        (
+            str(count),
+            trial_of("lanton_defaults", 5e-3, kind=ShortTrial)
+            if count == sizes.LAYERS
+            else trial_of(
+                "lanton_defaults", 5e-3, kind=DeepTrial, layers=count
+            ),
+        )
+        for count in layers
+    ]
+    return RateTable(
+        caption=f"{CONTESTANTS['lanton_defaults'][0]}, GPT-2, S, 400 steps",
+        rows=tuple(rows),
+        rates={label: rates for label, _ in rows},
+        of="blocks",
+    )
 
 
 def of_models(models, rates, options):
@@ -173,6 +200,16 @@ WIDTHS = Question(
             ),
         )
     ),
+)
+
+
+DEPTHS = Question(
+    title="Does the best rate change with the depth?",
+    text=(
+        "400 steps of batches of 1,024 tokens, one seed. The best rate is the "
+        "lowest point of a parabola through the best three."
+    ),
+    tables=(by_depth((2, 4, 8, 16), (*HIGH_RATES, 0.02)),),
 )
 
 
