@@ -405,7 +405,7 @@ def test_rows_elsewhere_have_the_best_rate_that_ran():
         {"lanton_defaults": (5e-3,), "d_muon": (5e-3, 1e-2, 2e-2)},
         "d_muon",
         size="M",
-        length=5.0,
+        tokens_per_weight=5.0,
     )
     assert best.rows(bench.read) == []
     bench.run(rates.wanted(bench.read))

@@ -38,4 +38,5 @@ QUESTIONS = (
     rates.RATE_FINDER,
     rates.DEFAULT_RATE,
     others.OTHER_SIZES,
+    others.LLAMA,
 )

@@ -60,18 +60,17 @@ def at_best(table):
     return rows
 
 
-def by_rate_and_at_best(rates, reference, *, size, length, curve=False):
+def by_rate_and_at_best(rates, reference, *, curve=False, **fields):
     """Two tables: losses by rate of one seed, and of all at the best rate.
 
     Args:
         rates: By name of `FOUND`.
         reference: One of these names.
-        size: As `Trial`.
-        length: In tokens per weight.
         curve: As `Table`.
+        **fields: Of the trials, those of `captioned`.
     """
-    caption = captioned(size, length=length)
-    tried = by_rate(caption, rates, size=size, tokens_per_weight=length)
+    caption = captioned(**fields)
+    tried = by_rate(caption, rates, **fields)
     best = Table(
         caption=f"{caption}, each at its best rate",
         rows=at_best(tried),

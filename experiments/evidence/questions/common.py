@@ -6,6 +6,7 @@ from experiments.evidence.search import trial_of
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
 QUICK = 5.0  # tokens per weight
 FULL = 20.0
+MODELS = {"gpt2": "GPT-2", "llama": "Llama"}
 WITH = CONTESTANTS["lanton_signal"][0]
 REFERENCE = "`Lanton(noise=None)`"
 RATE = 2e-2
@@ -49,9 +50,9 @@ def told(options):
     return "".join(f", `{name}={value:g}`" for name, value in options.items())
 
 
-def captioned(size="S", batch_size=16, length=FULL):
-    """The caption of a table: model, batches and length of the runs."""
+def captioned(size="S", batch_size=16, tokens_per_weight=FULL, model="gpt2"):
+    """The caption of a table: fields of a `Trial` that all rows share."""
     return (
-        f"GPT-2, {size}, batches of {64 * batch_size:,} tokens, {length:g} "
-        "tokens per weight"
+        f"{MODELS[model]}, {size}, batches of {64 * batch_size:,} tokens, "
+        f"{tokens_per_weight:g} tokens per weight"
     )

@@ -194,7 +194,7 @@ WORTH_MEASURING = Question(
     ),
     tables=(
         Table(
-            caption=captioned(length=QUICK),
+            caption=captioned(tokens_per_weight=QUICK),
             rows=measures(tokens_per_weight=QUICK),
             seeds=(1,),
             reference=REFERENCE,
@@ -268,7 +268,8 @@ HOW_EXACT = Question(
             )
         ),
         Table(
-            caption=captioned("M", length=QUICK) + told(AT_THEIR_BEST[16][1]),
+            caption=captioned("M", tokens_per_weight=QUICK)
+            + told(AT_THEIR_BEST[16][1]),
             rows=by_estimator(
                 *AT_THEIR_BEST[16], size="M", tokens_per_weight=QUICK
             ),

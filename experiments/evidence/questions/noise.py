@@ -161,7 +161,7 @@ AT_THE_BEST = Question(
         ),
         *(
             Table(
-                caption=captioned("M", length=length)
+                caption=captioned("M", tokens_per_weight=length)
                 + told(AT_THEIR_BEST[16][1]),
                 rows=fixed(
                     *with_and_without(
@@ -210,9 +210,13 @@ WITH_THE_DEFAULTS = Question(
                 (1.25e-3, 2.5e-3, 5e-3),
             ),
             "lanton_defaults_control",
-            size="M",
-            length=FULL,
             curve=True,
+            size="M",
+        ),
+        by_noise(
+            captioned(model="llama"),
+            (2.5e-3, 5e-3, 1e-2),
+            model="llama",
         ),
     ),
 )

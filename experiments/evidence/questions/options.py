@@ -221,7 +221,7 @@ STEP_SCALE = Question(
             reference=f"{RMS_MATCHED}, `weight_decay=0.03`",
         ),
         Table(
-            caption=captioned("M", length=QUICK),
+            caption=captioned("M", tokens_per_weight=QUICK),
             rows=by_step_scale(size="M", tokens_per_weight=QUICK),
             seeds=(1,),
             reference=f"{RMS_MATCHED}, `weight_decay=0.03`",
@@ -282,7 +282,7 @@ MOMENTUM = Question(
             reference=CONTESTANTS["d_muon"][0],
         ),
         Table(
-            caption=captioned(length=4 * FULL),
+            caption=captioned(tokens_per_weight=4 * FULL),
             rows=by_momentum(
                 (0.9, 0.95, 0.97),
                 5e-3,

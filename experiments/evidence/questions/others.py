@@ -26,20 +26,23 @@ BY_INITIAL = {
     "keras_hub": "initial weights of 0.02",
     "scaled": "initial weights by width",
 }
-# By size and length: rates by contestant.
-ELSEWHERE = {
-    ("M", FULL): {
-        "lanton_defaults": (5e-3,),
-        "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
-        "d_muon": (5e-3, 1e-2, 2e-2),
-        "adamw_tables": (2e-3, 4e-3, 8e-3),
-    },
-    ("S", 4 * FULL): {
-        "lanton_defaults": (5e-3,),
-        "lanton_defaults_control": (2.5e-3, 5e-3),
-        "d_muon": (2.5e-3, 5e-3, 1e-2),
-        "adamw_tables": (1e-3, 2e-3, 4e-3),
-    },
+RATES_OF_M = {
+    "lanton_defaults": (5e-3,),
+    "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
+    "d_muon": (5e-3, 1e-2, 2e-2),
+    "adamw_tables": (2e-3, 4e-3, 8e-3),
+}
+RATES_OF_LONG_RUNS = {
+    "lanton_defaults": (5e-3,),
+    "lanton_defaults_control": (2.5e-3, 5e-3),
+    "d_muon": (2.5e-3, 5e-3, 1e-2),
+    "adamw_tables": (1e-3, 2e-3, 4e-3),
+}
+RATES_OF_LLAMA = {
+    "lanton_defaults": (5e-3,),
+    "lanton_defaults_control": (2.5e-3, 5e-3, 1e-2),
+    "d_muon": (5e-3, 1e-2, 2e-2),
+    "adamw_tables": (2e-3, 4e-3, 8e-3),
 }
 
 
@@ -233,11 +236,20 @@ OTHER_SIZES = Question(
         "table of one seed comes first; it has no best rate where that "
         "is the lowest or the highest that ran."
     ),
-    tables=tuple(
-        table
-        for (size, length), rates in ELSEWHERE.items()
-        for table in by_rate_and_at_best(
-            rates, "d_muon", size=size, length=length
-        )
+    tables=(
+        *by_rate_and_at_best(RATES_OF_M, "d_muon", size="M"),
+        *by_rate_and_at_best(
+            RATES_OF_LONG_RUNS, "d_muon", tokens_per_weight=4 * FULL
+        ),
     ),
+)
+
+
+LLAMA = Question(
+    title="Does it hold on a Llama?",
+    text=(
+        "As in the question before: the arguments of the others are those "
+        "that were best for the GPT-2, only their rates are searched here."
+    ),
+    tables=by_rate_and_at_best(RATES_OF_LLAMA, "d_muon", model="llama"),
 )
