@@ -27,6 +27,7 @@ QUESTIONS = (
     tasks.FINE_TUNING,
     measures.CONSTANTS,
     options.CAUTION,
+    options.DECAY,
     rates.WINDOW,
     others.LOWEST,
     others.CNN,

@@ -1,6 +1,7 @@
 """What single arguments of Lanton cost or gain."""
 
 import dataclasses
+import itertools
 
 from experiments.evidence import fine_tuning
 from experiments.evidence.contestants import CONTESTANTS
@@ -84,6 +85,26 @@ def by_caution():
                 (True, 0.03),
                 (True, 0.06),
             )
+        )
+    )
+
+
+def by_decay(pairs, **fields):
+    """Rows of `Lanton()` by rate and weight decay.
+
+    Args:
+        pairs: Of a rate and a decay.
+        **fields: Of the trials.
+    """
+    return fixed(
+        *(
+            (
+                f"{rate:g}, `weight_decay={decay:g}`",
+                trial_of(
+                    "lanton_defaults", rate, {"weight_decay": decay}, **fields
+                ),
+            )
+            for rate, decay in pairs
         )
     )
 
@@ -203,6 +224,33 @@ CAUTION = Question(
             rows=by_caution(),
             reference="`cautious_weight_decay=False`, 0.03",
         ),
+    ),
+)
+
+
+DECAY = Question(
+    title="How much weight decay for how many steps?",
+    text=(
+        "`Lanton()` with its defaults, but for rate and decay; one seed. The "
+        "runs of the first table have 5,300 steps, all others three to four "
+        "times as many."
+    ),
+    tables=tuple(
+        Table(
+            caption=captioned(**fields),
+            rows=by_decay(itertools.product(rates, decays), **fields),
+            seeds=(1,),
+        )
+        for fields, rates, decays in (
+            ({}, (2.5e-3, 5e-3), (0.03, 0.1, 0.3)),
+            (
+                {"batch_size": 4},
+                (1.25e-3, 2.5e-3, 5e-3),
+                (0.01, 0.03, 0.1),
+            ),
+            ({"tokens_per_weight": 4 * FULL}, (2.5e-3, 5e-3), (0.03, 0.1)),
+            ({"size": "M"}, (2.5e-3, 5e-3), (0.03, 0.1)),
+        )
     ),
 )
 
