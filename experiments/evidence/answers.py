@@ -170,14 +170,48 @@ def epochs_to(result, percent):
 @answer.register
 def _(table: tables.RateTable, read):
     """Losses by rate, the best rate and the window of good ones."""
-    rates = sorted({r for row in table.rates.values() for r in row})
-    lines = []
-    for label, found in table.losses(read).items():
-        cells = [f"{found[r]:.4f}" if r in found else "" for r in rates]
-        lines.append([label, *cells, *best_and_window(found)])
-    if not lines:
+    by_rate = table.losses(read)
+    more = {label: best_and_window(found) for label, found in by_rate.items()}
+    return sweep(table, by_rate, ["best rate", "window"], more)
+
+
+@answer.register
+def _(table: tables.DecayTable, read):
+    """Losses by decay, the best decay and what it is for the steps."""
+    by_decay = table.losses(read)
+    more = {}
+    for label, trial in table.rows:
+        best = statistics.best_rate(by_decay.get(label, {}))
+        if best is None:
+            more[label] = ["", ""]
+            continue
+        one, *_ = table.trials(label, trial).values()
+        pull = trial.learning_rate * best * read(one)["steps"]
+        more[label] = [f"{best:.2g}", f"{pull:.1f}"]
+    return sweep(table, by_decay, ["best decay", "rate x decay x steps"], more)
+
+
+def sweep(table, losses, head, more):
+    """A `SweepTable` as Markdown, or None without any result.
+
+    Args:
+        table: The table.
+        losses: By label and value.
+        head: Of further columns.
+        more: Cells of these columns by label.
+    """
+    if not losses:
         return None
-    head = [table.of, *(f"{r:g}" for r in rates), "best rate", "window"]
+    values = sorted({x for row in table.values.values() for x in row})
+    lines = [
+        [
+            label,
+            *(f"{found[x]:.4f}" if x in found else "" for x in values),
+            *more[label],
+        ]
+        for label, found in losses.items()
+    ]
+    head = [table.of, *(f"{x:g}" for x in values), *head]
     return f"{table.caption}.\n\n{markdown_table(head, lines)}"
 
 

@@ -76,50 +76,72 @@ class ImageTable(Table):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RateTable:
-    """Losses by learning rate, with the best rate and the window of good ones.
+class SweepTable:
+    """Losses by one argument, a column for each of its values.
 
     Args:
         caption: A line above it.
-        rows: Pairs of a label and a trial, whatever its rate.
-        rates: By label: the rates of the row.
+        rows: Pairs of a label and a trial, whatever its value.
+        values: By label: the values of the row.
         seed: Of all runs.
         of: What the rows are, at the head of their column.
     """
 
     caption: str
     rows: tuple
-    rates: dict
+    values: dict
     seed: int = 1
     of: str = ""
 
+    def with_value(self, trial, value):
+        """The trial with a value of the argument."""
+        raise NotImplementedError
+
     def trials(self, label, trial):
-        """The runs of a row."""
-        return [
-            dataclasses.replace(trial, learning_rate=rate, seed=self.seed)
-            for rate in self.rates[label]
-        ]
+        """The runs of a row, by value."""
+        trial = dataclasses.replace(trial, seed=self.seed)
+        return {x: self.with_value(trial, x) for x in self.values[label]}
 
     def losses(self, read):
-        """By label: losses by rate, as far as there are results.
+        """By label: losses by value, as far as there are results.
 
         Args:
             read: Function of a trial: its result, or None.
         """
         found = {
             label: {
-                one.learning_rate: loss_of(result)
-                for one in self.trials(label, trial)
+                value: loss_of(result)
+                for value, one in self.trials(label, trial).items()
                 if (result := read(one))
             }
             for label, trial in self.rows
         }
-        return {label: by_rate for label, by_rate in found.items() if by_rate}
+        return {
+            label: by_value for label, by_value in found.items() if by_value
+        }
 
     def wanted(self, read):
         """The trials of the table that have no result yet."""
-        needed = [t for row in self.rows for t in self.trials(*row)]
+        needed = [t for row in self.rows for t in self.trials(*row).values()]
         return [t for t in dict.fromkeys(needed) if read(t) is None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateTable(SweepTable):
+    """Losses by learning rate, the best rate and the window of good ones."""
+
+    def with_value(self, trial, value):
+        """The trial with another rate."""
+        return dataclasses.replace(trial, learning_rate=value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DecayTable(SweepTable):
+    """Losses by weight decay, and the best one for the steps of a run."""
+
+    def with_value(self, trial, value):
+        """The trial with another decay."""
+        return trial.with_options(weight_decay=value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

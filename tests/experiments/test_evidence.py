@@ -303,7 +303,7 @@ def test_the_table_of_rates():
     trial = search.trial_of("d_muon", 0.01)
     rates = {"D-Muon": (0.01, 0.02, 0.04), "high": (0.02, 0.04)}
     table = tables.RateTable(
-        caption="GPT-2", rows=(("D-Muon", trial), ("high", trial)), rates=rates
+        caption="GPT-2", rows=(("D-Muon", trial), ("high", trial)), values=rates
     )
     assert answer(table, bench.read) is None
     for one, value in zip(
@@ -316,6 +316,24 @@ def test_the_table_of_rates():
         "| D-Muon | 3.0100 | 3.0000 | 3.2000 | 0.015 | at least 2.2 |" in text
     )
     assert "| high |  | 3.0000 | 3.2000 |  |  |" in text
+
+
+@logic
+def test_the_table_of_decays():
+    bench = Bench()
+    trial = search.trial_of("lanton_defaults", 5e-3)
+    table = tables.DecayTable(
+        caption="GPT-2",
+        rows=(("S", trial), ("M", dataclasses.replace(trial, size="M"))),
+        values={"S": (0.03, 0.1, 0.3), "M": (0.1,)},
+    )
+    assert answer(table, bench.read) is None
+    for one in table.wanted(bench.read):
+        value = 3 + np.log(dict(one.options)["weight_decay"] / 0.1) ** 2 / 100
+        bench.results[one.name] = {**make_result(one, value), "steps": 5000}
+    text = answer(table, bench.read)
+    assert "| S | 3.0145 | 3.0000 | 3.0121 | 0.1 | 2.5 |" in text
+    assert "| M |  | 3.0000 |  |  |  |" in text
 
 
 @logic

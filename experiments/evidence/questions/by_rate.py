@@ -37,7 +37,7 @@ def by_rate(caption, rates, **fields):
             )
             for name, tried in rates.items()
         ),
-        rates={CONTESTANTS[name][0]: tried for name, tried in rates.items()},
+        values={CONTESTANTS[name][0]: tried for name, tried in rates.items()},
     )
 
 

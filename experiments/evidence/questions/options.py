@@ -1,7 +1,6 @@
 """What single arguments of Lanton cost or gain."""
 
 import dataclasses
-import itertools
 
 from experiments.evidence import fine_tuning
 from experiments.evidence.contestants import CONTESTANTS
@@ -16,6 +15,7 @@ from experiments.evidence.questions.common import RMS_MATCHED
 from experiments.evidence.questions.common import captioned
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
+from experiments.evidence.tables import DecayTable
 from experiments.evidence.tables import ImageTable
 from experiments.evidence.tables import Question
 from experiments.evidence.tables import Table
@@ -35,6 +35,24 @@ STATE = {
 ROUNDING = ("stochastic", "nearest")
 CORRECTED = "`bias_correction=True`"
 SHORT = {"beta_1": 0.9}
+LITTLE = (0.01, 0.03, 0.1)
+MUCH = (0.03, 0.1, 0.3)
+# By row: fields of the trial, its rate and the decays.
+DECAYS = {
+    "S, 1,024, 5": ({"tokens_per_weight": QUICK}, 5e-3, (0.1, 0.3, 1.0)),
+    "S, 1,024, 20": ({}, 5e-3, MUCH),
+    "S, 1,024, 20, half the rate": ({}, 2.5e-3, MUCH),
+    "S, 256, 20": ({"batch_size": 4}, 5e-3, MUCH),
+    "S, 256, 20, half the rate": ({"batch_size": 4}, 2.5e-3, MUCH),
+    "S, 1,024, 80": ({"tokens_per_weight": 4 * FULL}, 5e-3, LITTLE),
+    "S, 1,024, 80, half the rate": (
+        {"tokens_per_weight": 4 * FULL},
+        2.5e-3,
+        LITTLE,
+    ),
+    "M, 1,024, 20": ({"size": "M"}, 5e-3, LITTLE),
+    "M, 1,024, 20, half the rate": ({"size": "M"}, 2.5e-3, LITTLE),
+}
 
 
 def by_products():
@@ -89,23 +107,16 @@ def by_caution():
     )
 
 
-def by_decay(pairs, **fields):
-    """Rows of `Lanton()` by rate and weight decay.
-
-    Args:
-        pairs: Of a rate and a decay.
-        **fields: Of the trials.
-    """
-    return fixed(
-        *(
-            (
-                f"{rate:g}, `weight_decay={decay:g}`",
-                trial_of(
-                    "lanton_defaults", rate, {"weight_decay": decay}, **fields
-                ),
-            )
-            for rate, decay in pairs
-        )
+def by_decay():
+    """A table of `Lanton()` by decay, for runs of more or fewer steps."""
+    return DecayTable(
+        caption="Loss by `weight_decay`",
+        rows=tuple(
+            (label, trial_of("lanton_defaults", rate, **fields))
+            for label, (fields, rate, _) in DECAYS.items()
+        ),
+        values={label: decays for label, (_, _, decays) in DECAYS.items()},
+        of="size, tokens per batch, tokens per weight",
     )
 
 
@@ -231,23 +242,11 @@ CAUTION = Question(
 DECAY = Question(
     title="How much weight decay for how many steps?",
     text=(
-        "`Lanton()` with its defaults, but for rate and decay; one seed. The "
-        "runs of the first table have 5,300 steps, all others three to four "
-        "times as many."
+        "`Lanton()` with its defaults, but for the decay, and for half the "
+        "rate in some rows; GPT-2, one seed. The best decay is the lowest "
+        "point of a parabola through the best three."
     ),
-    tables=tuple(
-        Table(
-            caption=captioned(**fields),
-            rows=by_decay(itertools.product(rates, (0.03, 0.1, 0.3)), **fields),
-            seeds=(1,),
-        )
-        for fields, rates in (
-            ({}, (2.5e-3, 5e-3)),
-            ({"batch_size": 4}, (1.25e-3, 2.5e-3, 5e-3)),
-            ({"tokens_per_weight": 4 * FULL}, (2.5e-3, 5e-3)),
-            ({"size": "M"}, (2.5e-3, 5e-3)),
-        )
-    ),
+    tables=(by_decay(),),
 )
 
 

@@ -72,7 +72,7 @@ def by_width(name, rates, options=(), names=SIZES):
         )
         rows.append((str(width), trial))
         by_label[str(width)] = rates[1:-1] if size == "XL" else rates
-    return {"rows": tuple(rows), "rates": by_label, "of": "width"}
+    return {"rows": tuple(rows), "values": by_label, "of": "width"}
 
 
 def by_depth(layers, rates):
@@ -96,7 +96,7 @@ def by_depth(layers, rates):
     return RateTable(
         caption=f"{CONTESTANTS['lanton_defaults'][0]}, GPT-2, S, 400 steps",
         rows=tuple(rows),
-        rates={label: rates for label, _ in rows},
+        values={label: rates for label, _ in rows},
         of="blocks",
     )
 
@@ -125,7 +125,7 @@ def of_models(models, rates, options):
     )
     return {
         "rows": rows,
-        "rates": dict.fromkeys(models, rates),
+        "values": dict.fromkeys(models, rates),
         "of": "model",
     }
 
@@ -139,7 +139,7 @@ def default_by_rate():
     return RateTable(
         caption=CONTESTANTS["lanton_defaults"][0],
         rows=tuple(rows),
-        rates={label: rates for label, (_, rates) in PLACES.items()},
+        values={label: rates for label, (_, rates) in PLACES.items()},
         of="size, tokens per batch, length",
     )
 
