@@ -8,6 +8,7 @@ import keras
 
 from experiments.evidence import variants
 from experiments.evidence import within
+from experiments.evidence.falling_decay import FallingDecay
 from experiments.optimizers import construct
 from experiments.optimizers import with_parts
 from keras_lanton import Lanton
@@ -231,4 +232,6 @@ def make_optimizer(builder, learning_rate, options):
         return within.WithinMatrices(
             learning_rate, **with_parts(Lanton, within.with_inside(options))
         )
+    if "horizon" in options:
+        return FallingDecay(learning_rate, **with_parts(Lanton, options))
     return construct(builder, learning_rate, options=options)

@@ -500,6 +500,20 @@ def test_questions_are_chosen_by_words():
 
 
 @logic
+def test_a_decay_may_fall_with_the_steps():
+    trial = search.trial_of(
+        "lanton_defaults", 0.1, {"horizon": 2, "weight_decay": 0.1}
+    )
+    optimizer = make_optimizer(trial.optimizer, 0.1, trial.options)
+    kernel = keras.Variable(np.eye(2), name="kernel")
+    optimizer.build([kernel])
+    for t in (1, 2, 3):
+        optimizer.apply([keras.ops.ones((2, 2))])
+        decays = keras.ops.convert_to_numpy(optimizer.weight_decays())
+        np.testing.assert_allclose(decays, 0.2 / t, rtol=1e-6)
+
+
+@logic
 def test_tables_may_have_a_rate_of_their_own():
     table, kernel = (
         keras.Variable(np.zeros((2, 2)), name=name)

@@ -37,6 +37,7 @@ CORRECTED = "`bias_correction=True`"
 SHORT = {"beta_1": 0.9}
 LITTLE = (0.01, 0.03, 0.1)
 MUCH = (0.03, 0.1, 0.3)
+HORIZONS = (800, 1600)
 # By row: fields of the trial, its rate and the decays.
 DECAYS = {
     "S, 1,024, 5": ({"tokens_per_weight": QUICK}, 5e-3, (0.1, 0.3, 1.0)),
@@ -117,6 +118,26 @@ def by_decay():
         ),
         values={label: decays for label, (_, _, decays) in DECAYS.items()},
         of="size, tokens per batch, tokens per weight",
+    )
+
+
+def by_horizon(decays, **fields):
+    """Rows of `Lanton()` with constant and with falling decay.
+
+    Args:
+        decays: The constant ones.
+        **fields: Of the trials.
+    """
+    ours = trial_of("lanton_defaults", 5e-3, **fields)
+    return fixed(
+        *(
+            (f"constant, {decay:g}", ours.with_options(weight_decay=decay))
+            for decay in decays
+        ),
+        *(
+            (f"0.1 x {horizon} / step", ours.with_options(horizon=horizon))
+            for horizon in HORIZONS
+        ),
     )
 
 
@@ -244,9 +265,23 @@ DECAY = Question(
     text=(
         "`Lanton()` with its defaults, but for the decay, and for half the "
         "rate in some rows; GPT-2, one seed. The best decay is the lowest "
-        "point of a parabola through the best three."
+        "point of a parabola through the best three. In the tables after it, "
+        "decay is constant or falls with the steps, at most 1."
     ),
-    tables=(by_decay(),),
+    tables=(
+        by_decay(),
+        *(
+            Table(
+                caption=captioned(**fields),
+                rows=by_horizon(decays, **fields),
+                seeds=(1,),
+            )
+            for fields, decays in (
+                ({}, MUCH),
+                ({"tokens_per_weight": 4 * FULL}, LITTLE),
+            )
+        ),
+    ),
 )
 
 

@@ -1,0 +1,34 @@
+"""Weight decay that falls as 1 / t, to be tried against a constant one.
+
+With a constant decay the weights are a mean over the last 1 / (rate x decay)
+steps. With this one they are a mean over a share of all steps so far, whatever
+their number.
+"""
+
+from keras import ops
+
+from keras_lanton import Lanton
+
+MOST = 10.0  # times `weight_decay`, in the first steps
+
+
+class FallingDecay(Lanton):
+    """`Lanton` whose weight decay falls as 1 / t.
+
+    Args:
+        *args: As `Lanton`.
+        horizon: The step on which the decay is `weight_decay`.
+        **kwargs: As `Lanton`.
+    """
+
+    def __init__(self, *args, horizon, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.horizon = horizon
+
+    def _scalars(self, last_step, active, eta, t):
+        share = self.horizon / ops.cast(t, "float32")
+        self.share = ops.minimum(share, MOST)
+        return super()._scalars(last_step, active, eta, t)
+
+    def weight_decays(self):
+        return super().weight_decays() * self.share
