@@ -118,6 +118,8 @@ class Lanton(LMOOptimizer):
             changes nothing but the iteration count and `skipped_steps`;
             `"propagate"`: Keras' usual behavior.
         weight_decay: gamma, decoupled, at the base rate; None or at least 0.
+            0.1 is for runs of some thousand steps; longer ones end lower
+            with less.
         weight_decay_exclude: Regular expressions on the paths of variables
             that do not decay.
         cautious_weight_decay: Whether entries that the update moves away from

@@ -265,8 +265,9 @@ DECAY = Question(
     text=(
         "`Lanton()` with its defaults, but for the decay, and for half the "
         "rate in some rows; GPT-2, one seed. The best decay is the lowest "
-        "point of a parabola through the best three. In the tables after it, "
-        "decay is constant or falls with the steps, at most 1."
+        "point of a parabola through the best three. The tables after it "
+        "have the default rate. There a decay is constant, or falls as "
+        "1 / step from at most 1."
     ),
     tables=(
         by_decay(),
