@@ -15,6 +15,7 @@ from experiments.evidence.questions.common import RMS_MATCHED
 from experiments.evidence.questions.common import captioned
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune
+from experiments.evidence.tables import CHOOSING
 from experiments.evidence.tables import DecayTable
 from experiments.evidence.tables import ImageTable
 from experiments.evidence.tables import Question
@@ -380,7 +381,7 @@ MOMENTUM = Question(
                 size="M",
                 tokens_per_weight=FULL,
             ),
-            seeds=(1,),
+            seeds=CHOOSING,
             reference=CONTESTANTS["d_muon"][0],
         ),
     ),
