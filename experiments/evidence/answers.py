@@ -181,12 +181,14 @@ def _(table: tables.DecayTable, read):
     by_decay = table.losses(read)
     more = {}
     for label, trial in table.rows:
-        best = statistics.best_rate(by_decay.get(label, {}))
+        losses = by_decay.get(label, {})
+        best = statistics.best_rate(losses)
         if best is None:
             more[label] = ["", ""]
             continue
-        one, *_ = table.trials(label, trial).values()
-        pull = trial.learning_rate * best * read(one)["steps"]
+        lowest = table.with_value(trial, min(losses, key=losses.get))
+        steps = read(dataclasses.replace(lowest, seed=table.seed))["steps"]
+        pull = trial.learning_rate * best * steps
         more[label] = [f"{best:.2g}", f"{pull:.1f}"]
     return sweep(table, by_decay, ["best decay", "rate x decay x steps"], more)
 
