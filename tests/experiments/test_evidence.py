@@ -532,6 +532,31 @@ def test_tables_may_have_a_rate_of_their_own():
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="its steps are JAX's"
 )
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_each_normalization_has_a_barrier(monkeypatch, model):
+    import jax
+
+    from experiments.evidence import training
+
+    make_small(monkeypatch)
+    trial = search.trial_of("lanton", 0.01, model=model)
+    tokens = np.arange(130).reshape(2, 65) % 7
+    losses, counts = [], []
+    for separate in (training.separate_normalizations, lambda model: None):
+        monkeypatch.setattr(training, "separate_normalizations", separate)
+        learner = training.Learner(trial)
+        state = learner.start(learner.model)[:2]
+        traced = jax.make_jaxpr(learner.mean_loss)(*state, tokens)
+        counts.append(str(traced).count("optimization_barrier"))
+        losses.append(float(learner.mean_loss(*state, tokens)[0]))
+    # Two in each block, and the last one.
+    assert counts == [2 * learner.preset.layers + 1, 0]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
 def test_frozen_noise(monkeypatch, tmp_path):
     from experiments.evidence import frozen
 

@@ -213,6 +213,16 @@ WITH_THE_DEFAULTS = Question(
             curve=True,
             size="M",
         ),
+        *by_rate_and_at_best(
+            dict.fromkeys(
+                ("lanton_defaults", "lanton_defaults_control"),
+                (6.25e-4, 1.25e-3, 2.5e-3),
+            ),
+            "lanton_defaults_control",
+            curve=True,
+            size="M",
+            batch_size=4,
+        ),
         by_noise(
             captioned(model="llama"),
             (2.5e-3, 5e-3, 1e-2),
