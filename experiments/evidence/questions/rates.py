@@ -11,6 +11,7 @@ from experiments.evidence.questions.common import REPORTING
 from experiments.evidence.questions.common import RMS_MATCHED
 from experiments.evidence.questions.common import captioned
 from experiments.evidence.search import trial_of
+from experiments.evidence.tables import CHOOSING
 from experiments.evidence.tables import Question
 from experiments.evidence.tables import RateSearchTable
 from experiments.evidence.tables import RateTable
@@ -144,6 +145,30 @@ def default_by_rate():
     )
 
 
+def beside_half(caption, *, seeds=CHOOSING, **fields):
+    """A table of the default rate and of half of it.
+
+    Args:
+        caption: As `Table`.
+        seeds: As `Table`.
+        **fields: Of both trials.
+    """
+    return Table(
+        caption=caption,
+        rows=fixed(
+            *(
+                (
+                    f"`Lanton({rate:g})`",
+                    trial_of("lanton_defaults", rate, **fields),
+                )
+                for rate in (2.5e-3, 5e-3)
+            )
+        ),
+        seeds=seeds,
+        reference="`Lanton(0.005)`",
+    )
+
+
 WINDOW = Question(
     title="How wide is the window of good rates?",
     text=(
@@ -243,19 +268,7 @@ DEFAULT_RATE = Question(
     text="GPT-2. The default rate is 0.005. The table by rate has one seed.",
     tables=(
         default_by_rate(),
-        Table(
-            caption=f"{captioned()}, `sotu`",
-            rows=fixed(
-                *(
-                    (
-                        f"`Lanton({rate:g})`",
-                        trial_of("lanton_defaults", rate, text="sotu"),
-                    )
-                    for rate in LOW_RATES[1:]
-                )
-            ),
-            seeds=REPORTING,
-            reference="`Lanton(0.005)`",
-        ),
+        beside_half(f"{captioned()}, `sotu`", seeds=REPORTING, text="sotu"),
+        beside_half(captioned("M"), size="M"),
     ),
 )
