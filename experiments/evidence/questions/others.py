@@ -27,19 +27,19 @@ BY_INITIAL = {
     "scaled": "initial weights by width",
 }
 RATES_OF_M = {
-    "lanton_defaults": (5e-3,),
+    "lanton_defaults": (1.25e-3, 2.5e-3, 5e-3),
     "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
-    "d_muon": (5e-3, 1e-2, 2e-2),
+    "d_muon": (2.5e-3, 5e-3, 1e-2),
     "adamw_tables": (2e-3, 4e-3, 8e-3),
 }
 RATES_OF_LONG_RUNS = {
-    "lanton_defaults": (5e-3,),
-    "lanton_defaults_control": (2.5e-3, 5e-3),
+    "lanton_defaults": (1.25e-3, 2.5e-3, 5e-3),
+    "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
     "d_muon": (2.5e-3, 5e-3, 1e-2),
     "adamw_tables": (1e-3, 2e-3, 4e-3),
 }
 RATES_OF_LLAMA = {
-    "lanton_defaults": (5e-3,),
+    "lanton_defaults": (2.5e-3, 5e-3, 1e-2),
     "lanton_defaults_control": (2.5e-3, 5e-3, 1e-2),
     "d_muon": (5e-3, 1e-2, 2e-2),
     "adamw_tables": (2e-3, 4e-3, 8e-3),
@@ -230,11 +230,11 @@ CNN = Question(
 OTHER_SIZES = Question(
     title="Does it hold at other sizes and lengths?",
     text=(
-        "`Lanton()` has its defaults, its rate too. Others have the "
-        "arguments that were best for S at 20 tokens per weight, and "
-        "their own best rate of those that ran on the first seed. A "
-        "table of one seed comes first; it has no best rate where that "
-        "is the lowest or the highest that ran."
+        "`Lanton()` has its defaults, others the arguments that were best "
+        "for S at 20 tokens per weight. Each has its own best rate of "
+        "those that ran on the first seed: a table of one seed comes "
+        "first. It has no best rate where that is the lowest or the "
+        "highest that ran."
     ),
     tables=(
         *by_rate_and_at_best(RATES_OF_M, "d_muon", size="M"),
