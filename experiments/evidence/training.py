@@ -39,9 +39,8 @@ def separate_normalizations(model):
     """Put a barrier for XLA's fusions before each normalization.
 
     Without one, XLA on a CPU computes the gradient of the residual stream
-    again for each layer that reads it, in slow transposed loops: steps with
-    batches of 1,024 tokens take 1.6 times as long at S and at M. What is
-    computed stays the same.
+    again for each layer that reads it, in slow transposed loops. Steps then
+    take longer; what is computed is the same.
     """
     for layer in model._flatten_layers():
         if type(layer).__name__.endswith(("Norm", "Normalization")):

@@ -21,6 +21,8 @@ from experiments.evidence.tables import Question
 from experiments.evidence.tables import Table
 from experiments.evidence.tables import fixed
 
+# Names of `CONTESTANTS`: with the noise, without it.
+BOTH = ("lanton_defaults", "lanton_defaults_control")
 TRIED = {
     16: (
         (2e-2, {}),
@@ -83,7 +85,7 @@ def searched_rates(read, rates, **fields):
             CONTESTANTS[name][0],
             tune_rate([trial_of(name, r, **fields) for r in rates], read),
         )
-        for name in ("lanton_defaults", "lanton_defaults_control")
+        for name in BOTH
     ]
 
 
@@ -205,19 +207,13 @@ WITH_THE_DEFAULTS = Question(
             batch_size=64,
         ),
         *by_rate_and_at_best(
-            dict.fromkeys(
-                ("lanton_defaults", "lanton_defaults_control"),
-                (1.25e-3, 2.5e-3, 5e-3),
-            ),
+            dict.fromkeys(BOTH, (1.25e-3, 2.5e-3, 5e-3)),
             "lanton_defaults_control",
             curve=True,
             size="M",
         ),
         *by_rate_and_at_best(
-            dict.fromkeys(
-                ("lanton_defaults", "lanton_defaults_control"),
-                (6.25e-4, 1.25e-3, 2.5e-3),
-            ),
+            dict.fromkeys(BOTH, (6.25e-4, 1.25e-3, 2.5e-3)),
             "lanton_defaults_control",
             curve=True,
             size="M",
