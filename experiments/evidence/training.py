@@ -84,6 +84,7 @@ class Learner:
         )
         self.assign_roles(trial)
         self.optimizer.build(self.model.trainable_variables)
+        self.first_slots = values(self.optimizer.variables)
         self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.weights = self.model.count_params()
 
@@ -95,11 +96,11 @@ class Learner:
         """Roles other than those that the optimizer finds."""
 
     def start(self, model):
-        """Weights, the model's other state and the optimizer's."""
+        """Weights, the model's other state and the optimizer's first one."""
         return (
             values(model.trainable_variables),
             values(model.non_trainable_variables),
-            values(self.optimizer.variables),
+            list(self.first_slots),  # `noise` writes into the variables
         )
 
     def mean_loss(self, weights, other, tokens):
