@@ -51,6 +51,7 @@ class Runner:
             cache=cache,
             results=self.args.results,
             workers=self.args.workers,
+            together=self.args.together,
         )
         if self.left == 0:
             raise Enough
@@ -75,6 +76,12 @@ def parse(argv):
     )
     add("--limit", type=positive(int), help="stop after so many runs")
     add("--workers", type=int, default=os.cpu_count(), help="runs at once")
+    add(
+        "--together",
+        action="store_true",
+        help="train language models that differ in rate, seed or length side "
+        "by side, for a GPU that the workers share",
+    )
     add(
         "--output",
         type=pathlib.Path,

@@ -13,14 +13,19 @@ from experiments.token_files import write_json
 SHARED = {}  # in each process: the folders, and the learner in use
 
 
-def set_up(cache, results, pin):
+def set_up(cache, results, pin, together=False):
     """Prepare a process: one core each, and a cache of what is compiled.
 
     Args:
         cache: Folder of the cache.
         results: Folder of the results.
-        pin: Whether this process is one of several.
+        pin: Whether this process has one core of its own.
+        together: Whether it shares a GPU with others. Products of the model
+            are then in float32, as on a CPU, not in TensorFloat-32.
     """
+    if together:
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
     if pin and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         number = multiprocessing.current_process()._identity[0]
@@ -49,8 +54,12 @@ def machine():
         package: importlib.metadata.version(package)
         for package in ("keras", "keras-hub")
     }
-    versions[backend] = importlib.import_module(backend).__version__
+    module = importlib.import_module(backend)
+    versions[backend] = module.__version__
+    device = module.devices()[0] if backend == "jax" else None
+    on_gpu = device is not None and device.platform == "gpu"
     return {
+        **({"gpu": device.device_kind} if on_gpu else {}),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "sum_of_squares_ms": speed(),
@@ -58,13 +67,32 @@ def machine():
     }
 
 
-def run(trial):
-    """Train one trial and write its result."""
+def learner_of(trial):
+    """The learner in use, if it trains this trial; else a new one."""
     key = trial.alike()
     if SHARED.get("key") != key:
         SHARED.update(key=key, learner=None)  # the old one's memory first
         SHARED["learner"] = trial.learner()
-    result = SHARED["learner"].train(trial, SHARED["cache"])
+    return SHARED["learner"]
+
+
+def run(trial):
+    """Train one trial and write its result."""
+    result = learner_of(trial).train(trial, SHARED["cache"])
+    return write(trial, result)
+
+
+def run_together(group):
+    """Train trials that are alike, side by side, and write their results."""
+    from experiments.evidence import together  # imports Keras and JAX
+
+    learner = learner_of(group[0])
+    results = together.train(learner, group, SHARED["cache"])
+    return [write(*pair) for pair in zip(group, results, strict=True)]
+
+
+def write(trial, result):
+    """Leave the file of a result; the trial, its loss and its seconds."""
     result["machine"] = machine()
     path = trials.path_of(trial, SHARED["results"])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +100,17 @@ def run(trial):
     return trial, result["loss"], result["seconds"]
 
 
-def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
+def groups_of(wanted):
+    """Trials by what they share, in the order of their first one."""
+    groups = {}
+    for trial in wanted:
+        groups.setdefault(trial.alike(), []).append(trial)
+    return list(groups.values())
+
+
+def run_all(
+    wanted, *, cache, results=trials.RESULTS, workers=2, together=False
+):
     """Train the trials that have no result yet, in their order.
 
     Args:
@@ -80,6 +118,8 @@ def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
         cache: Folder of the tokens and of what JAX has compiled.
         results: Folder of the results.
         workers: Processes at once, one core each; 0 for this process.
+        together: Train runs of language models that are alike side by side,
+            for a GPU that all processes share.
     """
     missing = [
         trial
@@ -88,6 +128,10 @@ def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
     ]
     if not missing:
         return
+    if together:
+        alike = [trial for trial in missing if trial.side_by_side]
+        train_groups(groups_of(alike), cache, results, workers)
+        missing = [trial for trial in missing if not trial.side_by_side]
     if not workers:
         set_up(cache, results, pin=False)
         for trial in missing:
@@ -100,11 +144,30 @@ def run_all(wanted, *, cache, results=trials.RESULTS, workers=2):
         context = multiprocessing.get_context("spawn")
         with context.Pool(workers, set_up, shared) as pool:
             for done, found in enumerate(pool.imap_unordered(run, alike), 1):
-                print(f"{done} of {len(alike)}: ", end="", flush=True)
+                print(f"{done} of {len(alike)}: ", end="")
+                show(*found)
+
+
+def train_groups(groups, cache, results, workers):
+    """Train groups of trials, some at a time; arguments as `run_all`."""
+    if not workers:
+        set_up(cache, results, False, True)
+        for group in groups:
+            for found in run_together(group):
+                show(*found)
+        return
+    os.environ["KERAS_BACKEND"] = "jax"  # of processes from now on
+    shared = (cache, results, False, True)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, set_up, shared) as pool:
+        for done in pool.imap_unordered(run_together, groups):
+            for found in done:
                 show(*found)
 
 
 def show(trial, loss, seconds):
     """One line about a finished run."""
     loss = "diverged" if loss is None else f"loss {loss:.4f}"
-    print(f"{trial.name}, seed {trial.seed}: {loss}, {seconds:.0f} s")
+    print(
+        f"{trial.name}, seed {trial.seed}: {loss}, {seconds:.0f} s", flush=True
+    )

@@ -34,6 +34,11 @@ class Run(Settings):
         return "jax"
 
     @property
+    def side_by_side(self):
+        """Whether runs that are alike can train together."""
+        return False
+
+    @property
     def name(self):
         """A readable name, another one for other settings."""
         rate = f"{self.learning_rate:g}"
@@ -65,6 +70,11 @@ class Trial(Run):
     batch_size: int = 16
     tokens_per_weight: float = 20.0
     initial: str = "scaled"
+
+    @property
+    def side_by_side(self):
+        """Yes, where the plain learner trains them."""
+        return type(self).learner is Trial.learner
 
     @property
     def task(self):

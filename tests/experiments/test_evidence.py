@@ -557,6 +557,38 @@ def test_each_normalization_has_a_barrier(monkeypatch, model):
 @pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="its steps are JAX's"
 )
+def test_runs_together_end_as_alone(monkeypatch, tmp_path):
+    make_small(monkeypatch)
+    monkeypatch.setattr(pool, "set_up", set_up_here)
+    write_text(tmp_path / "wiki.txt", "fox")
+    runs = [
+        search.trial_of(
+            "lanton_defaults", rate, batch_size=2, tokens_per_weight=length
+        )
+        for rate, length in ((0.01, 0.03), (0.02, 0.02))
+    ]
+    runs.append(dataclasses.replace(runs[0], seed=2))
+    cache = tmp_path / "cache"
+    runs[0].prepare(tmp_path, cache)
+    results = tmp_path / "results"
+    frozen = trials.FrozenTrial(
+        optimizer="lanton", learning_rate=0.01, batch_size=2
+    )
+    assert not frozen.side_by_side
+    pool.run_all(runs, cache=cache, results=results, workers=0, together=True)
+    learner = runs[0].learner()
+    for run in runs:  # two of them after another run of the learner
+        alone, beside = learner.train(run, cache), trials.read(run, results)
+        assert beside["together"] == 3
+        assert beside["steps"] == alone["steps"]
+        assert beside["loss"] == pytest.approx(alone["loss"], abs=1e-3)
+        for path, (mean, _) in alone["ratios"].items():
+            assert beside["ratios"][path][0] == pytest.approx(mean, rel=0.02)
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
 def test_frozen_noise(monkeypatch, tmp_path):
     from experiments.evidence import frozen
 
@@ -727,7 +759,7 @@ def result_of(trial, monkeypatch, folder):
     return trials.read(trial, folder / "results")
 
 
-def set_up_here(cache, results, pin):
+def set_up_here(cache, results, pin, together=False):
     """`pool.set_up` without the environment of the process."""
     assert os.environ["KERAS_BACKEND"] == "jax"
     pool.SHARED.update(cache=cache, results=results)
