@@ -94,6 +94,11 @@ def parse(parser, argv=None):
 def pretend():
     """Have the package choose as on a GPU; its kernels are interpreted."""
     os.environ["TRITON_INTERPRET"] = "1"
+    choose_as_on_gpu()
+
+
+def choose_as_on_gpu():
+    """Have the package take matrices together, as a GPU does best."""
     from keras_lanton import backends
 
     backends.load().device = lambda: "gpu"
@@ -372,16 +377,21 @@ QUICK = {
     "inner": 192,
 }
 MODELS = ("gpt2", "llama")
+# As many variables, whose arithmetic takes no time.
+NARROW = {**GPT2, "vocabulary": 512, "context": 64, "width": 24, "inner": 96}
 
 
-def model_specs(model, *, quick=False, large=False):
+def model_specs(model, *, quick=False, large=False, narrow=False):
     """The variables of a model: a list of `Spec`.
 
     Args:
         model: One of `MODELS`.
         quick: Two layers of width 64 instead.
         large: The Llama of 1.1B parameters instead of 100M.
+        narrow: GPT-2 small of width 24, whatever the model.
     """
+    if narrow and not quick:
+        return list(gpt2_specs(**NARROW))
     if model == "gpt2":
         sizes = {**GPT2, **(QUICK if quick else {})}
         return list(gpt2_specs(**sizes))

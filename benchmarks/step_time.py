@@ -224,7 +224,9 @@ def make_contestants(args):
     from keras_lanton import Lanton
     from keras_lanton import NewtonSchulz
 
-    specs = common.model_specs(args.model, quick=args.quick, large=args.gpu)
+    specs = common.model_specs(
+        args.model, quick=args.quick, large=args.gpu, narrow=args.narrow
+    )
     equal = Weights([spec.equal_work() for spec in specs], args.dtype)
     # Equal work: the coefficients of the other optimizers.
     products = NewtonSchulz(dtype=args.ns_dtype, coefficients="jordan")
@@ -417,6 +419,13 @@ def make_parser():
         help="Lanton with its own kernels for symmetric products",
     )
     parser.add_argument(
+        "--narrow",
+        action="store_true",
+        help="GPT-2 small of width 24, with the forms that a GPU takes: the "
+        "time that Python and the framework need to start the work, which a "
+        "fast GPU waits for",
+    )
+    parser.add_argument(
         "--only",
         nargs="+",
         choices=WHAT,
@@ -438,6 +447,8 @@ def main(argv=None):
     args.dtype = args.dtype or ("bfloat16" if args.gpu else "float32")
     if args.model == "llama" and not args.gpu and not args.only:
         args.only = CPU_LLAMA
+    if args.narrow:
+        common.choose_as_on_gpu()
     if args.gpu_kernels:
         from keras_lanton.backends import use_gpu_kernels
 
@@ -466,7 +477,9 @@ def main(argv=None):
     rows, figures = summarize(times, args.ns_dtype)
     common.write(
         args,
-        f"step_time_{args.model}" + "_kernels" * args.gpu_kernels,
+        "dispatch"
+        if args.narrow
+        else f"step_time_{args.model}" + "_kernels" * args.gpu_kernels,
         rows,
         figures,
         parameters=sum(spec.size for spec in pools[0].specs),

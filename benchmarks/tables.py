@@ -176,6 +176,7 @@ HEADINGS = {
     "step_time_llama": "Step time, Llama",
     "step_time_gpt2_kernels": "Step time, GPT-2 small, GPU kernels",
     "step_time_llama_kernels": "Step time, Llama, GPU kernels",
+    "dispatch": "Step time, GPT-2 small of width 24",
     "parts_gpt2": "Parts of a step, GPT-2 small",
     "parts_llama": "Parts of a step, Llama",
     "roofline": "Expected on an H100: calculated, not measured",

@@ -5,8 +5,9 @@ the same names:
 
 - control flow: `is_compiled`, `cond`, `replace_if`, `switch`, `each`, `after`;
 - values that decide what is done: `to_host`, `on_host`, `unpack`;
-- work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `update_`,
-  `abs_sums`, `bitcast`;
+- work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `scale_each_`,
+  `squares`, `adam_directions`, `update_`, `abs_sums`, `bitcast`, `reshape`,
+  `cast_as`;
 - on matrices: `unit_norm`, `frobenius_norm`, `shrunk_signs`, `add_products`,
   `gpu_product`;
 - on several devices: `devices`, `layouts`, `laid_out`, `share_out`, `replicas`;

@@ -172,6 +172,72 @@ def lerp_(
     return lerp(starts, ends, weights)
 
 
+def cast_as(x: Tensor, other: Tensor) -> Tensor:
+    """A tensor in the dtype of another one.
+
+    Args:
+        x: A tensor.
+        other: Another tensor.
+    """
+    return ops.cast(x, other.dtype)
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The entries in another shape, in their order.
+
+    Args:
+        x: A tensor.
+        shape: Of as many entries.
+    """
+    return ops.reshape(x, shape)
+
+
+def scale_each_(
+    tensors: Sequence[Tensor], factors: Sequence[Any]
+) -> list[Tensor]:
+    """The products factor x, where `tensors` may be overwritten.
+
+    Args:
+        tensors: Tensors, float32.
+        factors: Scalars, one per tensor.
+    """
+    return [factor * x for x, factor in zip(tensors, factors, strict=True)]
+
+
+def squares(tensors: Sequence[Tensor], largest: float) -> list[Tensor]:
+    """The square of each entry, at most a largest number: new tensors.
+
+    Args:
+        tensors: Tensors, float32.
+        largest: The number.
+    """
+    return [ops.minimum(x * x, largest) for x in tensors]
+
+
+def adam_directions(
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    debiasing: tuple[Any, Any],
+    *,
+    epsilon: float,
+    epsilon_before_debiasing: bool = False,
+) -> list[Tensor]:
+    """m^ / (sqrt(v^) + epsilon) of each pair of moments: new tensors.
+
+    Args:
+        m: Means of gradients, float32.
+        v: Means of their squares, float32.
+        debiasing: What m is divided by, and sqrt(v): scalars.
+        epsilon: Above 0.
+        epsilon_before_debiasing: Whether epsilon is added to sqrt(v).
+    """
+    bias, root = debiasing
+    pairs = zip(m, v, strict=True)
+    if epsilon_before_debiasing:
+        return [a / (ops.sqrt(b) + epsilon) * (root / bias) for a, b in pairs]
+    return [(a / bias) / (ops.sqrt(b) / root + epsilon) for a, b in pairs]
+
+
 def update_(
     X: Sequence[Tensor],
     steps: Sequence[Tensor],

@@ -9,8 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_lanton.backends.functional import abs_sums as abs_sums
+from keras_lanton.backends.functional import adam_directions as adam_directions
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import after as after
+from keras_lanton.backends.functional import cast_as as cast_as
 from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
@@ -20,8 +22,11 @@ from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import lerp_ as lerp_
 from keras_lanton.backends.functional import on_host as on_host
 from keras_lanton.backends.functional import pieces as pieces
+from keras_lanton.backends.functional import reshape as reshape
 from keras_lanton.backends.functional import scale_ as scale_
+from keras_lanton.backends.functional import scale_each_ as scale_each_
 from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
+from keras_lanton.backends.functional import squares as squares
 from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import unpack as unpack

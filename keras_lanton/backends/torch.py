@@ -281,22 +281,98 @@ def lerp(
         ends: Tensors of their shapes and dtypes.
         weights: One per tensor.
     """
-    if len(set(weights)) == 1:
-        return list(torch._foreach_lerp(list(starts), list(ends), weights[0]))
-    together = zip(starts, ends, weights, strict=True)
-    return [torch.lerp(*one) for one in together]
+    found: list[Any] = [None] * len(weights)
+    for weight, chosen, *pair in _by_weight(starts, ends, weights):
+        for i, x in zip(
+            chosen, torch._foreach_lerp(*pair, weight), strict=True
+        ):
+            found[i] = x
+    return found
 
 
 def lerp_(
     starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
 ) -> list[Tensor]:
     """`lerp`, in the place of `starts`."""
-    starts, ends = list(starts), list(ends)
-    if len(set(weights)) == 1:
-        torch._foreach_lerp_(starts, ends, weights[0])
-        return starts
-    together = zip(starts, ends, weights, strict=True)
-    return [start.lerp_(end, weight) for start, end, weight in together]
+    for weight, _, *pair in _by_weight(starts, ends, weights):
+        torch._foreach_lerp_(*pair, weight)
+    return list(starts)
+
+
+def _by_weight(
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
+) -> Iterator[tuple[float, list[int], list[Tensor], list[Tensor]]]:
+    """Each weight with the positions, the starts and the ends that have it."""
+    positions: dict[float, list[int]] = {}
+    for i, weight in enumerate(weights):
+        positions.setdefault(weight, []).append(i)
+    for weight, chosen in positions.items():
+        yield (
+            weight,
+            chosen,
+            [starts[i] for i in chosen],
+            [ends[i] for i in chosen],
+        )
+
+
+def cast_as(x: Tensor, other: Tensor) -> Tensor:
+    """`functional.cast_as`, without Keras' search for symbolic tensors."""
+    return x.to(other.dtype)
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """`functional.reshape`, without Keras' search for symbolic tensors."""
+    return x.reshape(shape)
+
+
+def scale_each_(
+    tensors: Sequence[Tensor], factors: Sequence[float]
+) -> list[Tensor]:
+    """The products factor x, in the place of `tensors`."""
+    tensors = list(tensors)
+    if tensors:
+        torch._foreach_mul_(tensors, list(factors))
+    return tensors
+
+
+def squares(tensors: Sequence[Tensor], largest: float) -> list[Tensor]:
+    """`functional.squares`, a call for all tensors."""
+    if not tensors:
+        return []
+    found = list(torch._foreach_mul(list(tensors), list(tensors)))
+    torch._foreach_clamp_max_(found, largest)
+    return found
+
+
+def adam_directions(
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    debiasing: tuple[Any, Any],
+    *,
+    epsilon: float,
+    epsilon_before_debiasing: bool = False,
+) -> list[Tensor]:
+    """`functional.adam_directions`, a call for all tensors."""
+    bias, root = debiasing
+    if not m or isinstance(bias, torch.Tensor):
+        return functional.adam_directions(
+            m,
+            v,
+            debiasing,
+            epsilon=epsilon,
+            epsilon_before_debiasing=epsilon_before_debiasing,
+        )
+    below = torch._foreach_sqrt(list(v))
+    if epsilon_before_debiasing:
+        torch._foreach_add_(below, epsilon)
+        found = torch._foreach_div(list(m), below)
+        torch._foreach_mul_(found, root / bias)
+        return list(found)
+    torch._foreach_div_(below, root)
+    torch._foreach_add_(below, epsilon)
+    found = torch._foreach_div(list(m), bias)
+    torch._foreach_div_(found, below)
+    return list(found)
 
 
 def update_(
@@ -309,13 +385,18 @@ def update_(
 ) -> list[Tensor]:
     """The sums decay_factor x + step, in the place of `X`."""
     X, steps = list(X), list(steps)
-    if cautious or any(x.dtype != torch.float32 for x in X):
+    if cautious or casts is not None:
         return functional.update_(
             X, steps, decay_factors, cautious=cautious, casts=casts
         )
-    if X:
+    if X and all(x.dtype == torch.float32 for x in X):
         torch._foreach_mul_(X, list(decay_factors))
         torch._foreach_add_(X, steps)
+        return X
+    # One after the other: copies of all in float32 would take memory.
+    for x, step, factor in zip(X, steps, decay_factors, strict=True):
+        wide = x if x.dtype == torch.float64 else x.float()
+        x.copy_(torch.add(step, wide, alpha=factor))
     return X
 
 

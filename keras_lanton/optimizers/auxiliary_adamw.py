@@ -47,6 +47,11 @@ def debias(beta: float, t: Tensor) -> Tensor:
     return -ops.expm1(ops.cast(t, "float32") * math.log(beta))
 
 
+def debiasing(beta_1: float, beta_2: float, t: Tensor) -> tuple[Tensor, Tensor]:
+    """1 - beta_1^t and sqrt(1 - beta_2^t), of m and of sqrt(v)."""
+    return debias(beta_1, t), ops.sqrt(debias(beta_2, t))
+
+
 def adam_direction(
     m: Tensor,
     v: Tensor,
@@ -75,11 +80,19 @@ def adam_direction(
     References:
         Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019.
     """
-    m, v = (ops.cast(x, "float32") for x in (m, v))
-    root, correction = ops.sqrt(debias(beta_2, t)), debias(beta_1, t)
-    if epsilon_before_debiasing:
-        return m / (ops.sqrt(v) + epsilon) * (root / correction)
-    return (m / correction) / (ops.sqrt(v) / root + epsilon)
+    (direction,) = backend.adam_directions(
+        [ops.cast(m, "float32")],
+        [ops.cast(v, "float32")],
+        debiasing(beta_1, beta_2, t),
+        epsilon=epsilon,
+        epsilon_before_debiasing=epsilon_before_debiasing,
+    )
+    return direction
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """The tensor itself, or rounded; a call less where there is no need."""
+    return x if str(x.dtype).endswith("float32") else ops.cast(x, "float32")
 
 
 def squares(G: Sequence[Tensor]) -> list[Tensor]:
@@ -90,7 +103,8 @@ def squares(G: Sequence[Tensor]) -> list[Tensor]:
     Args:
         G: Tensors, float32.
     """
-    return [ops.minimum(g * g, LARGEST) for g in G]
+    found: list[Tensor] = backend.squares(G, LARGEST)
+    return found
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
@@ -149,7 +163,7 @@ class AuxiliaryAdamW(Part):
         active: Sequence[Any],
         rates: Sequence[Any],
         decay_factors: Sequence[Any],
-        t: Tensor,
+        debiasing: tuple[Any, Any],
         cautious: bool = False,
         casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
@@ -163,7 +177,7 @@ class AuxiliaryAdamW(Part):
             active: 1 where a variable has a gradient, else 0: scalars.
             rates: eta', 0 without a gradient: scalars.
             decay_factors: Factors on the weights: scalars.
-            t: Number of this step, from 1.
+            debiasing: 1 - b1^t and sqrt(1 - b2^t): scalars.
             cautious: Whether entries that the step moves away from 0 do not
                 decay.
             casts: Functions of new weights and their dtype, one per variable;
@@ -172,29 +186,21 @@ class AuxiliaryAdamW(Part):
         Returns:
             The new X and the new v.
         """
-        g = [ops.cast(x, "float32") for x in G]
-        v = [ops.cast(x, "float32") for x in v]
+        g, v, m = ([in_float32(x) for x in part] for part in (G, v, m))
         c = [(1.0 - self.beta_2) * one for one in active]
         v = backend.lerp_(v, squares(g), c)
-        steps = [
-            -rate * self._direction(one_m, one_v, t)
-            for one_m, one_v, rate in zip(m, v, rates, strict=True)
-        ]
+        directions = backend.adam_directions(
+            m,
+            v,
+            debiasing,
+            epsilon=self.epsilon,
+            epsilon_before_debiasing=self.epsilon_before_debiasing,
+        )
+        steps = backend.scale_each_(directions, [-rate for rate in rates])
         X = backend.update_(
             X, steps, decay_factors, cautious=cautious, casts=casts
         )
         return list(X), list(v)
-
-    def _direction(self, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
-        return adam_direction(
-            m,
-            v,
-            t,
-            beta_1=self.beta_1,
-            beta_2=self.beta_2,
-            epsilon=self.epsilon,
-            epsilon_before_debiasing=self.epsilon_before_debiasing,
-        )
 
 
 def _check_roles(roles: Any) -> None:

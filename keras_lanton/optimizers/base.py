@@ -731,7 +731,8 @@ def cast_like(
         tensors: Tensors of any dtype.
         others: Tensors, as many as the first.
     """
-    return [ops.cast(x, y.dtype) for x, y in zip(tensors, others, strict=True)]
+    together = zip(tensors, others, strict=True)
+    return [backend.cast_as(x, y) for x, y in together]
 
 
 def _keep_arrays_unless(finite: Tensor, new: State, old: State) -> None:

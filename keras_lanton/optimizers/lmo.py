@@ -27,6 +27,7 @@ from keras_lanton.norms.norms import Spectral
 from keras_lanton.norms.norms import norm_of
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.auxiliary_adamw import debias
+from keras_lanton.optimizers.auxiliary_adamw import debiasing
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
 from keras_lanton.optimizers.direction import Direction
@@ -413,7 +414,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             scalars = backend.unpack(
                 *self._momentum_weights(last_step, mask, t),
                 1.0 - rates * self.weight_decays(),
-                *self._adamw_scalars(rates, mask),
+                *self._adamw_scalars(rates, mask, t),
             )
         return scalars  # type: ignore[no-any-return]
 
@@ -484,12 +485,25 @@ class LMOOptimizer(LayerwiseOptimizer):
             gammas,
         )
 
-    def _adamw_scalars(self, rates: Tensor, mask: Tensor) -> list[Tensor]:
-        """Mask, rates and decay factors of AdamW, `(variables,)` each."""
-        if self.auxiliary_adamw is None:
+    def _adamw_scalars(
+        self, rates: Tensor, mask: Tensor, t: Tensor
+    ) -> list[Tensor]:
+        """What AdamW needs of each variable, `(variables,)` each.
+
+        Mask, rate, decay factor, and the two of `debiasing`.
+        """
+        part = self.auxiliary_adamw
+        if part is None:
             return []
-        rates = rates * self.auxiliary_adamw.lr_ratio
-        return [mask, rates, 1.0 - rates * self.weight_decays()]
+        rates = rates * part.lr_ratio
+        ones = ops.ones_like(mask)
+        both = debiasing(part.beta_1, part.beta_2, t)
+        return [
+            mask,
+            rates,
+            1.0 - rates * self.weight_decays(),
+            *(one * ones for one in both),
+        ]
 
     def _update_by_adamw_(
         self,
@@ -504,7 +518,9 @@ class LMOOptimizer(LayerwiseOptimizer):
         chosen = self._layout.with_roles(self.adamw_roles)
         if part is None or not chosen:
             return list(new["velocity"])
-        mask, rates, decay_factors = ([s[i] for i in chosen] for s in scalars)
+        mask, rates, decay_factors, *both = (
+            [s[i] for i in chosen] for s in scalars
+        )
         updated, velocity = part.update_(
             [X[i] for i in chosen],
             [G[i] for i in chosen],
@@ -513,7 +529,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             active=mask,
             rates=rates,
             decay_factors=decay_factors,
-            t=t,
+            debiasing=(both[0][0], both[1][0]),
             cautious=self.cautious_weight_decay,
             casts=self._casts(chosen, t),
         )

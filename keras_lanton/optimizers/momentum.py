@@ -5,7 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_lanton.optimizers.rounding import random_bits
@@ -148,5 +147,5 @@ def upcast_half(x: Tensor) -> Tensor:
     Args:
         x: A tensor of any dtype.
     """
-    name = keras.backend.standardize_dtype(x.dtype)
-    return ops.cast(x, "float32") if name in ("float16", "bfloat16") else x
+    half = str(x.dtype).rstrip("'>").endswith("float16")
+    return ops.cast(x, "float32") if half else x

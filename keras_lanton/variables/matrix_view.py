@@ -7,11 +7,15 @@ axes. `to_matrices` gives the stack `(batch, d_in, d_out)` and
 """
 
 import dataclasses
+import functools
 import math
 
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.types import Tensor
+
+backend = backends.load()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,14 +91,14 @@ class MatrixView:
             and self._transposed._order == tuple(range(len(self.shape)))
         )
 
-    @property
+    @functools.cached_property
     def _transposed(self) -> "MatrixView":
         """The view as matrices (d_out, d_in); not of blocks of outputs."""
         return dataclasses.replace(
             self, input_axes=self.output_axes, output_axes=self.input_axes
         )
 
-    @property
+    @functools.cached_property
     def _order(self) -> tuple[int, ...]:
         return self.batch_axes + self.input_axes + self.output_axes
 
@@ -120,16 +124,16 @@ def to_matrices(
     if view._order != tuple(range(len(view.shape))):
         tensor = ops.transpose(tensor, view._order)
     if view.output_blocks == 1:
-        return ops.reshape(tensor, (view.batch, view.d_in, view.d_out))
+        return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
     *outer, last = (view.shape[axis] for axis in view.output_axes)
     outer_size = math.prod(outer)
     width = last // view.output_blocks
     stacks = view.batch // view.output_blocks
-    tensor = ops.reshape(
+    tensor = backend.reshape(
         tensor, (stacks, view.d_in * outer_size, view.output_blocks, width)
     )
     tensor = ops.transpose(tensor, (0, 2, 1, 3))
-    return ops.reshape(tensor, (view.batch, view.d_in, view.d_out))
+    return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
 
 
 def from_matrices(
@@ -155,12 +159,12 @@ def from_matrices(
         rows = view.d_in * math.prod(outer)
         width = last // view.output_blocks
         stacks = view.batch // view.output_blocks
-        matrices = ops.reshape(
+        matrices = backend.reshape(
             matrices, (stacks, view.output_blocks, rows, width)
         )
         matrices = ops.transpose(matrices, (0, 2, 1, 3))
     permuted = tuple(view.shape[axis] for axis in view._order)
-    tensor = ops.reshape(matrices, permuted)
+    tensor = backend.reshape(matrices, permuted)
     if view._order == tuple(range(len(view.shape))):
         return tensor
     inverse = sorted(range(len(view._order)), key=view._order.__getitem__)

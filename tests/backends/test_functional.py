@@ -82,7 +82,9 @@ def test_pieces(wrap: Callable[..., object], sizes: list[int]) -> None:
     np.testing.assert_array_equal(np.concatenate(found), stack)
 
 
-@pytest.mark.parametrize("weights", [(0.25, 0.25, 0.25), (1.0, 0.0, 0.25)])
+@pytest.mark.parametrize(
+    "weights", [(0.25, 0.25, 0.25), (1.0, 0.0, 0.25), (0.5, 0.25, 0.5)]
+)
 @pytest.mark.parametrize("name", ["lerp", "lerp_"])
 def test_lerp(weights: tuple[float, ...], name: str) -> None:
     starts, ends = numbers(2, 3, 4)
@@ -98,6 +100,44 @@ def test_lerp(weights: tuple[float, ...], name: str) -> None:
     ]
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("wrap", [float, ops.convert_to_tensor])
+def test_adam_directions(wrap: Callable[[object], object], before: bool):
+    """Of numbers and of tensors; the moments stay as they are."""
+    m, v = numbers(2, 3, 4)
+    v = np.square(v)
+    given = [[ops.convert_to_tensor(x.copy()) for x in part] for part in (m, v)]
+    found = backend.adam_directions(
+        *given,
+        (wrap(np.float32(0.19)), wrap(np.float32(0.3))),
+        epsilon=0.01,
+        epsilon_before_debiasing=before,
+    )
+    root = np.sqrt(v) + 0.01 if before else np.sqrt(v) / 0.3 + 0.01
+    wanted = m / root * (0.3 / 0.19) if before else m / 0.19 / root
+    kept = [ops.convert_to_numpy(x) for x in given[1]]
+    np.testing.assert_array_equal(kept, v)
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
+    assert backend.adam_directions([], [], (1.0, 1.0), epsilon=1e-8) == []
+
+
+def test_squares_and_factors() -> None:
+    X = numbers(3, 5)
+    X[0, 0], X[1, 1] = 1e30, np.nan
+    given = [ops.convert_to_tensor(x) for x in X]
+    found = [ops.convert_to_numpy(x) for x in backend.squares(given, 1e30)]
+    with np.errstate(over="ignore"):
+        wanted = np.minimum(X * X, np.float32(1e30))
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    factors = [2.0, 0.0, -1.0]
+    found = [
+        ops.convert_to_numpy(x) for x in backend.scale_each_(given, factors)
+    ]
+    np.testing.assert_array_equal(found, X * np.array(factors)[:, None])
+    assert backend.squares([], 1.0) == backend.scale_each_([], []) == []
 
 
 def test_abs_sums() -> None:
@@ -203,9 +243,11 @@ def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("cautious", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_update(dtype: str, cautious: bool) -> None:
     """Small updates are added before they are rounded."""
+    if dtype == "float64" and keras.backend.backend() == "jax":
+        pytest.skip("JAX has no float64 as it comes")
     weights, updates = numbers(2, 3, 4)
     factors = [0.9, 1.0, 0.5]
     found = backend.update_(

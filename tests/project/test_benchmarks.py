@@ -49,6 +49,16 @@ def test_gpu_benchmarks_run_without_a_gpu(
 
 
 @exhaustive
+def test_narrow_matrices_have_results_of_their_own(
+    tmp_path: pathlib.Path,
+) -> None:
+    options = "--narrow --quick --steps 1 --rounds 1 --only lanton".split()
+    found = run("step_time.py", tmp_path, *options)
+    assert found["benchmark"] == "dispatch"
+    assert [row["steps"] for row in found["rows"]] == [1]
+
+
+@exhaustive
 def test_parts_of_a_step_add_up(tmp_path: pathlib.Path) -> None:
     *parts, whole = run("parts.py", tmp_path, "--quick")["rows"]
     assert whole["part"] == "whole"
