@@ -11,6 +11,7 @@ from experiments.evidence.answers import answer
 from experiments.evidence.answers import markdown_table
 from experiments.evidence.answers import with_interval
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.token_files import read_json
 
 PAGE = trials.ROOT / "docs" / "evidence.md"
 HEAD = """# Evidence
@@ -54,6 +55,15 @@ by itself.
 
 **Compute.** {compute}
 """
+OTHERWISE = {
+    "gpu": "on a GPU, in place of a CPU",
+    "again": "another time, with another version of the bench",
+    "start": "from the state that the run before left, in place of a fresh one",
+}
+EXACT = (
+    "Runs that were trained twice, with all settings alike. Rounding differs "
+    "between machines, and after some thousand steps it is seen in the loss."
+)
 IN_SHORT = (
     "Each optimizer at the best of its search, and `Lanton()` with its "
     "defaults too, on a text that none was tuned on. A GPT-2 of 0.27 million "
@@ -120,21 +130,81 @@ def searches(spaces, read, **fields):
 
 
 def compute(results):
-    """A sentence on what all runs took, and where."""
-    hours = sum(result["seconds"] for result in results) / 3600
+    """Sentences on what all runs took, and where."""
     speeds = [result["machine"]["sum_of_squares_ms"] for result in results]
     versions = {
         f"{name} {version}"
         for result in results
         for name, version in result["machine"]["versions"].items()
     }
-    return (
-        f"{len(results)} runs, {hours:.1f} core-hours, one CPU core each, on "
-        "machines that take "
+    on_gpu = [result for result in results if "gpu" in result["machine"]]
+    on_cpu = [result for result in results if "gpu" not in result["machine"]]
+    text = (
+        f"{len(on_cpu)} runs, {hours(on_cpu)} core-hours, one CPU core each, "
+        "on machines that take "
         f"{min(speeds)} to {max(speeds)} ms for "
-        "`sum(i * i for i in range(10**6))`; "
-        f"{', '.join(sorted(versions))}."
+        "`sum(i * i for i in range(10**6))`"
     )
+    if on_gpu:
+        names = sorted({result["machine"]["gpu"] for result in on_gpu})
+        text += (
+            f"; {len(on_gpu)} runs, {hours(on_gpu)} hours, on a GPU "
+            f"({', '.join(names)}), several side by side"
+        )
+    return f"{text}; {', '.join(sorted(versions))}."
+
+
+def hours(results):
+    """Of all of them, as text."""
+    return f"{sum(result['seconds'] for result in results) / 3600:.1f}"
+
+
+def starts(results):
+    """A sentence on runs whose optimizer did not start anew; or ""."""
+    found = [
+        result
+        for result in results
+        if result.get("ratios") and result.get("start") != "fresh"
+    ]
+    if not found:
+        return ""
+    return (
+        f"**Starts.** {len(found)} of the runs that measure noise may have "
+        "started with the momentum and the noise that the run before them "
+        "had left: their files have no `start`. Runs of `noise=None`, of "
+        "other optimizers and of the CNN have nothing left to start with. "
+        "[Some were trained again](#how-exact-is-a-loss)."
+    )
+
+
+def trained_again(again):
+    """The question of how far two results of one run lie apart; or [].
+
+    Args:
+        again: Pairs of a result and another one of the same run.
+    """
+    found = {}
+    for first, second in again:
+        fresh = second.get("start") == "fresh"
+        kind = "again" if fresh else "start"
+        kind = "gpu" if "gpu" in second["machine"] else kind
+        rate = f"{first['settings']['learning_rate']:g}"
+        key = (OTHERWISE[kind], rate if kind == "start" else "all")
+        found.setdefault(key, []).append(second["loss"] - first["loss"])
+    if not found:
+        return []
+    rows = [
+        [
+            what,
+            rate,
+            str(len(differences)),
+            with_interval(differences),
+            f"{min(differences):.4f} to {max(differences):.4f}",
+        ]
+        for (what, rate), differences in sorted(found.items())
+    ]
+    head = ["other result", "rates", "runs", "loss above the first", "from"]
+    return ["## How exact is a loss?", EXACT, markdown_table(head, rows)]
 
 
 def in_short(read):
@@ -158,16 +228,17 @@ def in_short(read):
     return ["## In short", IN_SHORT, markdown_table(head, rows)]
 
 
-def page(read, results):
+def page(read, results, again=()):
     """The page's text.
 
     Args:
         read: Function of a trial: its result, or None.
         results: All results that there are.
+        again: Pairs of a result and another one of the same run.
     """
     widths = ", ".join(f"{n} {w}" for n, w in sizes.WIDTHS.items())
     parts = [HEAD.format(sizes=widths, compute=compute(results))]
-    parts += in_short(read)
+    parts += [starts(results), *in_short(read)]
     for question in questions.QUESTIONS:
         answers = [answer(table, read) for table in question.tables]
         answers = [text for text in answers if text]
@@ -175,6 +246,7 @@ def page(read, results):
             parts += [f"## {question.title}", question.text, *answers]
         if answers and question.title in PICTURES:
             parts.append(PICTURES[question.title])
+    parts += trained_again(again)
     parts += ["## How was each tuned?", SEARCH]
     for what, spaces, fields in (
         ("GPT-2, S, batches of 1,024 tokens", search.SPACES, {}),
@@ -184,15 +256,27 @@ def page(read, results):
         found = searches(spaces, read, **fields)
         if found:
             parts += [f"The searches found, {what}:", found]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
-def write(path, folder=trials.RESULTS):
+def pairs(folder, again):
+    """Pairs of a result and another one of the same run, from two folders."""
+    others = {path.name: path for path in sorted(again.glob("*/*.json"))}
+    firsts = {path.name: path for path in sorted(folder.glob("*/*.json"))}
+    return [
+        (read_json(firsts[name]), read_json(path))
+        for name, path in others.items()
+        if name in firsts
+    ]
+
+
+def write(path, folder=trials.RESULTS, again=trials.AGAIN):
     """Write the page from the results in a folder.
 
     Args:
         path: Of the page.
         folder: Of the results.
+        again: Of other results of the same runs.
 
     Raises:
         SystemExit: Without results.
@@ -201,7 +285,7 @@ def write(path, folder=trials.RESULTS):
     if not results:
         raise SystemExit(f"There are no results in {folder}.")
     read = functools.partial(trials.read, folder=folder)
-    path.write_text(page(read, results))
+    path.write_text(page(read, results, pairs(folder, again)))
     pictures.draw_finals(read, path.with_suffix(".png"))
     pictures.draw_widths(read, path.with_name("rates_by_width.png"))
     print(path)

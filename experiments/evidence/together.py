@@ -179,6 +179,7 @@ class Group:
             "weights": self.learner.weights,
             "steps": steps,
             "loss": loss if np.isfinite(loss) else None,
+            "start": training.FRESH,
             "training_loss": training.means(losses),
             "ratios": training.mean_ratios(self.ratios(i, chunks)),
         }

@@ -21,6 +21,7 @@ from experiments.models import make_model
 
 VALIDATION_BLOCKS = 2048
 MARKS = 20  # training losses in a result
+FRESH = "fresh"  # the optimizer's state at the start, in a result
 
 
 def make(trial, preset):
@@ -186,6 +187,7 @@ class Learner:
             "weights": self.weights,
             "steps": steps,
             "loss": loss if np.isfinite(loss) else None,
+            "start": FRESH,
             **curves,
             "seconds": round(time.perf_counter() - started, 1),
         }

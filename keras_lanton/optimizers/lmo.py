@@ -488,7 +488,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     def _adamw_scalars(
         self, rates: Tensor, mask: Tensor, t: Tensor
     ) -> list[Tensor]:
-        """What AdamW needs of each variable, `(variables,)` each.
+        """Scalars of AdamW, `(variables,)` each.
 
         Mask, rate, decay factor, and the two of `debiasing`.
         """
