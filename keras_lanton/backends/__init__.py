@@ -51,9 +51,10 @@ def use_gpu_kernels(enabled: bool = True) -> None:
     """Turns this package's own GPU kernels on or off, for the whole process.
 
     They halve the work of symmetric products: Triton on PyTorch, Pallas on
-    JAX; TensorFlow has none. Off by default: they are tested in the
-    interpreters of Triton and Pallas, and not yet measured on a GPU. Call it
-    before the first step.
+    JAX; TensorFlow has none. Triton's take matrices whose short side is 4096
+    or more: on an H200 it then took 0.76 to 0.89 of the time of PyTorch's own
+    products, and longer for smaller ones. Pallas' have not been measured. Off
+    by default. Call it before the first step.
 
     Args:
         enabled: Whether to use them.

@@ -20,11 +20,10 @@ except ImportError:  # PyTorch's builds for the CPU come without it.
     # What the kernel's signature names.
     tl = types.SimpleNamespace(constexpr=None)
 
-# Smaller sides go to the dense product: by the numbers that others report,
-# half the tiles are no gain below (batched on H20: slower than cuBLAS up to
-# 512; single on H800: 0.90x at 1024, 1.19x at 2048, 1.61x at 4096; on H20 and
-# A100 1.2x to 1.7x at 1024).
-MIN_SIDE = 1024
+# Smaller sides go to the dense product: half the tiles are no gain below. On an
+# H200 (benchmarks/polar.py, bfloat16) the kernel takes 1.7 of cuBLAS' time at
+# 2048, 1.1 for four of them, and 0.89 and 0.76 at 4096.
+MIN_SIDE = 4096
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
