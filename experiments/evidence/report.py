@@ -58,7 +58,7 @@ by itself.
 OTHERWISE = {
     "gpu": "on a GPU, in place of a CPU",
     "again": "another time, with another version of the bench",
-    "start": "from the state that the run before left, in place of a fresh one",
+    "start": "perhaps from the state that the run before left",
 }
 EXACT = (
     "Runs that were trained twice, with all settings alike. Rounding differs "

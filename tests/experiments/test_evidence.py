@@ -172,6 +172,26 @@ def test_the_page_shows_what_there_is():
 
 
 @logic
+def test_the_page_tells_how_exact_a_loss_is():
+    trial = search.trial_of("lanton", 0.01)
+    first, other = make_result(trial, 3.0), make_result(trial, 3.01)
+    on_gpu = make_result(trial, 2.99)
+    on_gpu["machine"] = {**on_gpu["machine"], "gpu": "H200"}
+    first["ratios"], other["ratios"] = {"kernel": [1.0, 0.1]}, {}
+    pairs = [(first, other), (first, on_gpu)]
+    page = report.page(lambda trial: None, [first, on_gpu], pairs)
+    assert "1 runs, 0.0 core-hours" in page
+    assert "1 runs, 0.0 hours, on a GPU (H200)" in page
+    assert "**Starts.** 1 of the runs" in page
+    assert "the run before left | 0.01 | 1 | 0.0100 |" in page
+    assert "in place of a CPU | all | 1 | -0.0100 |" in page
+    fresh = {**first, "start": "fresh"}
+    page = report.page(lambda trial: None, [fresh])
+    assert "Starts." not in page
+    assert "How exact" not in page
+
+
+@logic
 def test_runs_that_diverged_are_named():
     assert with_interval([3.0, np.inf]) == "diverged"
     trial = search.trial_of("adamw", 0.01)
