@@ -152,6 +152,8 @@ bench: $(VENV)/ready
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/parts.py; \
 	done
 	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/roofline.py
+	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/step_time.py --narrow \
+	  --dtype bfloat16 --ns-dtype bfloat16 --steps 50 --rounds 20
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py
