@@ -388,7 +388,7 @@ def model_specs(model, *, quick=False, large=False, narrow=False):
         model: One of `MODELS`.
         quick: Two layers of width 64 instead.
         large: The Llama of 1.1B parameters instead of 100M.
-        narrow: GPT-2 small of width 24, whatever the model.
+        narrow: GPT-2 small of width 24; of "gpt2" alone.
     """
     if narrow and not quick:
         return list(gpt2_specs(**NARROW))

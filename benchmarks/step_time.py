@@ -438,7 +438,10 @@ def make_parser():
 
 def main(argv=None):
     """Run the benchmark."""
-    args = common.parse(make_parser(), argv)
+    parser = make_parser()
+    args = common.parse(parser, argv)
+    if args.narrow and args.model != "gpt2":
+        parser.error(f"--narrow is of gpt2. Received: --model {args.model}")
     args.steps = args.steps or (5 * STEPS if args.gpu else STEPS)
     args.rounds = args.rounds or (20 if args.gpu else 2)
     branches = args.gpu or args.backend != "torch"

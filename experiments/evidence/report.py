@@ -24,7 +24,9 @@ make evidence TEXTS=folder   # wiki.txt and sotu.txt, or .txt.gz, .txt.xz
 ```
 
 which first trains what is missing: each run has a file in
-`benchmarks/results/evidence`. Delete one to run it again.
+`benchmarks/results/evidence`. Delete one to run it again. On a GPU,
+`python -m experiments.evidence --together` trains runs that differ in rate,
+seed, text or length side by side.
 
 **Setting.** GPT-2 and Llama of KerasHub's blocks: 4 layers, heads of 32, a
 context of 64 tokens, a vocabulary of 1,024 tokens. Widths: {sizes}. The length

@@ -58,6 +58,20 @@ def test_narrow_matrices_have_results_of_their_own(
     assert [row["steps"] for row in found["rows"]] == [1]
 
 
+@logic
+def test_narrow_matrices_are_of_gpt2() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "step_time.py")]
+    done = subprocess.run(
+        [*command, "--narrow", "--model", "llama"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Received: --model llama" in done.stderr
+
+
 @exhaustive
 def test_parts_of_a_step_add_up(tmp_path: pathlib.Path) -> None:
     *parts, whole = run("parts.py", tmp_path, "--quick")["rows"]
