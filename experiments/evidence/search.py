@@ -87,6 +87,7 @@ IMAGE_SPACES = {
     ),
 }
 LARGEST_GRID = 8  # rates, so that a search ends
+CLOSE = 0.01  # nats: losses of one seed that do not say which rate is better
 
 
 def trial_of(name, learning_rate, options=(), kind=None, **changes):
@@ -175,6 +176,38 @@ def with_more(found, wanted, read):
     tried = (*tried, *zip(wanted, losses, strict=True))
     best, loss = min(tried, key=lambda pair: pair[1])
     return Tuned(best, loss, tried)
+
+
+def best_of_close(tried, read, seeds):
+    """The best of the trials that one seed does not tell apart.
+
+    Those within `CLOSE` of the lowest loss are compared by their mean over
+    the seeds that all of them have.
+
+    Args:
+        tried: Pairs of a trial and its loss, of one of the seeds.
+        read: Function of a trial: its result, or None.
+        seeds: That compare them.
+
+    Returns:
+        The trial, and those of other seeds that have no result yet.
+    """
+    lowest = min(loss for _, loss in tried)
+    close = [trial for trial, loss in tried if loss <= lowest + CLOSE]
+    if len(close) == 1:
+        return close[0], []
+    losses, missing = {trial: {} for trial in close}, []
+    for trial in close:
+        for seed in seeds:
+            again = dataclasses.replace(trial, seed=seed)
+            result = read(again)
+            if result is None:
+                missing.append(again)
+            else:
+                losses[trial][seed] = trials.loss_of(result)
+    shared = set.intersection(*map(set, losses.values()))
+    best = min(close, key=lambda t: sum(losses[t][seed] for seed in shared))
+    return best, missing
 
 
 def needed_by(found):

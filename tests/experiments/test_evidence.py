@@ -434,6 +434,29 @@ def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
 
 
 @logic
+def test_close_rates_are_compared_on_all_seeds():
+    of_seeds = {5e-3: (3.000, 3.05, 3.05), 2.5e-3: (3.009, 3.01, 3.01)}
+
+    def loss(trial):
+        losses = of_seeds.get(trial.learning_rate, (3.02,) * 3)
+        return losses[trial.seed - 1] if trial.seed < 4 else 3.0
+
+    bench = Bench(loss)
+    table = by_noise("a caption", (2.5e-3, 5e-3, 1e-2), seeds=(11,))
+    bench.run(table.wanted(bench.read))
+    assert [t.learning_rate for _, t in table.rows(bench.read)] == [5e-3] * 2
+    while wanted := table.wanted(bench.read):
+        bench.run(wanted)
+    assert [t.learning_rate for _, t in table.rows(bench.read)] == [2.5e-3] * 2
+    rates = {
+        settings["learning_rate"]
+        for settings in (one["settings"] for one in bench.results.values())
+        if settings["seed"] == 2
+    }
+    assert rates == {2.5e-3, 5e-3}  # 1e-2 is not close
+
+
+@logic
 def test_rows_elsewhere_have_the_best_rate_that_ran():
     def loss(trial):
         return abs(np.log(trial.learning_rate / 4e-3)) + trial.seed

@@ -1,12 +1,12 @@
 """Losses by rate, and each optimizer at the best of its rates."""
 
-import dataclasses
-
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.questions.common import FAN_IN
 from experiments.evidence.questions.common import LITTLE_DECAY
 from experiments.evidence.questions.common import captioned
+from experiments.evidence.search import best_of_close
 from experiments.evidence.search import trial_of
+from experiments.evidence.tables import CHOOSING
 from experiments.evidence.tables import RateTable
 from experiments.evidence.tables import Table
 
@@ -41,27 +41,49 @@ def by_rate(caption, rates, **fields):
     )
 
 
+def best_of_rows(table, read):
+    """By label: what `best_of_close` says of the rates so far.
+
+    Args:
+        table: A `RateTable`.
+        read: Function of a trial: its result, or None.
+    """
+    losses = table.losses(read)
+    return {
+        label: best_of_close(
+            [
+                (trial, losses[label][rate])
+                for rate, trial in table.trials(label, row).items()
+                if rate in losses[label]
+            ],
+            read,
+            CHOOSING,
+        )
+        for label, row in table.rows
+        if label in losses
+    }
+
+
 def at_best(table):
     """Rows of a `RateTable` at the best rate so far."""
+    return lambda read: [
+        (label, best) for label, (best, _) in best_of_rows(table, read).items()
+    ]
 
-    def rows(read):
-        losses = table.losses(read)
-        return [
-            (
-                label,
-                dataclasses.replace(
-                    trial, learning_rate=min(found, key=found.get)
-                ),
-            )
-            for label, trial in table.rows
-            if (found := losses.get(label))
-        ]
 
-    return rows
+def undecided_by(table):
+    """Runs that decide between close rates of a `RateTable`."""
+    return lambda read: [
+        trial
+        for _, missing in best_of_rows(table, read).values()
+        for trial in missing
+    ]
 
 
 def by_rate_and_at_best(rates, reference, *, curve=False, **fields):
     """Two tables: losses by rate of one seed, and of all at the best rate.
+
+    Close rates are compared on all seeds.
 
     Args:
         rates: By name of `FOUND`.
@@ -74,6 +96,7 @@ def by_rate_and_at_best(rates, reference, *, curve=False, **fields):
     best = Table(
         caption=f"{caption}, each at its best rate",
         rows=at_best(tried),
+        undecided=undecided_by(tried),
         reference=CONTESTANTS[reference][0],
         curve=curve,
     )

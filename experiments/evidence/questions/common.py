@@ -1,9 +1,15 @@
 """What several questions share: lengths, settings and captions."""
 
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.search import CLOSE
 from experiments.evidence.search import trial_of
 
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
+CHOICE_OF_RATE = (
+    "Rates are compared on the first seed of `wiki`. One seed does not tell "
+    f"apart what ends within {CLOSE:g} of the lowest: there the mean over the "
+    "seeds 1 to 3 decides, or over those that have run."
+)
 QUICK = 5.0  # tokens per weight
 FULL = 20.0
 MODELS = {"gpt2": "GPT-2", "llama": "Llama"}

@@ -5,6 +5,7 @@ import dataclasses
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.questions.by_rate import by_rate_and_at_best
 from experiments.evidence.questions.common import AT_THEIR_BEST
+from experiments.evidence.questions.common import CHOICE_OF_RATE
 from experiments.evidence.questions.common import FULL
 from experiments.evidence.questions.common import LESS_DECAY
 from experiments.evidence.questions.common import QUICK
@@ -13,6 +14,7 @@ from experiments.evidence.questions.common import REPORTING
 from experiments.evidence.questions.common import captioned
 from experiments.evidence.questions.common import told
 from experiments.evidence.questions.common import with_and_without
+from experiments.evidence.search import best_of_close
 from experiments.evidence.search import needed_by
 from experiments.evidence.search import trial_of
 from experiments.evidence.search import tune_rate
@@ -94,22 +96,33 @@ def by_noise(caption, rates, *, seeds=CHOOSING, text="wiki", **fields):
 
     Args:
         caption: As `Table`.
-        rates: To start from, on the first seed of `wiki`.
+        rates: To start from, on the first seed of `wiki`; close ones are
+            compared on `CHOOSING`.
         seeds: As `Table`.
         text: Of the rows.
         **fields: Of all trials.
     """
 
+    def found_so_far(read):
+        searched = searched_rates(read, rates, **fields)
+        return {
+            label: best_of_close(found.tried, read, CHOOSING)
+            for label, found in searched
+            if not isinstance(found, list)
+        }
+
     def rows(read):
         return [
-            (label, dataclasses.replace(found.best, text=text))
-            for label, found in searched_rates(read, rates, **fields)
-            if not isinstance(found, list)
+            (label, dataclasses.replace(best, text=text))
+            for label, (best, _) in found_so_far(read).items()
         ]
 
     def undecided(read):
         searched = searched_rates(read, rates, **fields)
-        return needed_by([found for _, found in searched])
+        needed = needed_by([found for _, found in searched])
+        for _, missing in found_so_far(read).values():
+            needed += missing
+        return needed
 
     return Table(
         caption=caption,
@@ -186,8 +199,7 @@ WITH_THE_DEFAULTS = Question(
     text=(
         "`Lanton()` with its defaults beside `Lanton(noise=None)` with "
         "all the same defaults, each at the best of its rates, which "
-        "differ by a factor of 2 and are compared on the first seed of "
-        "`wiki`."
+        f"differ by a factor of 2. {CHOICE_OF_RATE}"
     ),
     tables=(
         by_noise(

@@ -6,6 +6,7 @@ import functools
 from experiments.evidence.contestants import CONTESTANTS
 from experiments.evidence.questions.by_rate import by_rate_and_at_best
 from experiments.evidence.questions.common import AT_THEIR_BEST
+from experiments.evidence.questions.common import CHOICE_OF_RATE
 from experiments.evidence.questions.common import FULL
 from experiments.evidence.questions.common import REFERENCE
 from experiments.evidence.questions.common import REPORTING
@@ -232,8 +233,8 @@ OTHER_SIZES = Question(
     text=(
         "`Lanton()` has its defaults, others the arguments that were best "
         "for S at 20 tokens per weight. Each has its own best rate of "
-        "those that ran on the first seed: a table of one seed comes "
-        "first. It has no best rate where that is the lowest or the "
+        f"those that ran. {CHOICE_OF_RATE} A table of the first seed comes "
+        "before. It has no best rate where that is the lowest or the "
         "highest that ran."
     ),
     tables=(
