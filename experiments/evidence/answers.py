@@ -176,6 +176,28 @@ def _(table: tables.RateTable, read):
 
 
 @answer.register
+def _(table: tables.OneRateTable, read):
+    """The loss above each row's best, of the rates that all rows have."""
+    by_label = [row for row in table.losses(read).values() if len(row) > 1]
+    if not by_label:
+        return None
+    shared = sorted(set.intersection(*map(set, by_label)))
+    lines = []
+    for rate in shared:
+        costs = [row[rate] - min(row.values()) for row in by_label]
+        lines.append(
+            [
+                f"{rate:g}",
+                str(len(costs)),
+                f"{sum(costs) / len(costs):.4f}",
+                f"{max(costs):.4f}",
+            ]
+        )
+    head = ["rate", "rows", "loss above the best, mean", "at most"]
+    return f"{table.caption}.\n\n{markdown_table(head, lines)}"
+
+
+@answer.register
 def _(table: tables.DecayTable, read):
     """Losses by decay, the best decay and what it is for the steps."""
     by_decay = table.losses(read)

@@ -136,6 +136,11 @@ class RateTable(SweepTable):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class OneRateTable(RateTable):
+    """What one rate costs where each row has another best rate."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DecayTable(SweepTable):
     """Losses by weight decay, and the best one for the steps of a run."""
 

@@ -339,6 +339,29 @@ def test_the_table_of_rates():
 
 
 @logic
+def test_the_table_of_one_rate():
+    def loss(trial):
+        best = 0.01 if trial.size == "S" else 0.02
+        return 3.0 + abs(np.log2(trial.learning_rate / best))
+
+    bench = Bench(loss)
+    rows = {
+        size: search.trial_of("d_muon", 0.01, size=size) for size in ("S", "M")
+    }
+    table = tables.OneRateTable(
+        caption="GPT-2",
+        rows=tuple(rows.items()),
+        values={"S": (0.005, 0.01, 0.04), "M": (0.01, 0.02, 0.04)},
+    )
+    assert answer(table, bench.read) is None
+    bench.run(table.wanted(bench.read))
+    text = answer(table, bench.read)
+    assert "| 0.01 | 2 | 0.5000 | 1.0000 |" in text
+    assert "| 0.04 | 2 | 1.5000 | 2.0000 |" in text
+    assert "| 0.02 |" not in text  # a row does not have it
+
+
+@logic
 def test_the_table_of_decays():
     bench = Bench()
     trial = search.trial_of("lanton_defaults", 5e-3)

@@ -12,6 +12,7 @@ from experiments.evidence.questions.common import RMS_MATCHED
 from experiments.evidence.questions.common import captioned
 from experiments.evidence.search import trial_of
 from experiments.evidence.tables import CHOOSING
+from experiments.evidence.tables import OneRateTable
 from experiments.evidence.tables import Question
 from experiments.evidence.tables import RateSearchTable
 from experiments.evidence.tables import RateTable
@@ -131,14 +132,19 @@ def of_models(models, rates, options):
     }
 
 
-def default_by_rate():
-    """A table of `Lanton()` by rate: a row for each size, length and batch."""
+def default_by_rate(caption, kind=RateTable):
+    """A table of `Lanton()` by rate: a row for each size, length and batch.
+
+    Args:
+        caption: As `RateTable`.
+        kind: `RateTable`, or one that has its fields.
+    """
     rows = [
         (label, trial_of("lanton_defaults", 5e-3, **fields))
         for label, (fields, _) in PLACES.items()
     ]
-    return RateTable(
-        caption=CONTESTANTS["lanton_defaults"][0],
+    return kind(
+        caption=caption,
         rows=tuple(rows),
         values={label: rates for label, (_, rates) in PLACES.items()},
         of="size, tokens per batch, length",
@@ -265,9 +271,12 @@ RATE_FINDER = Question(
 
 DEFAULT_RATE = Question(
     title="Does the default rate suit other sizes, lengths and batches?",
-    text="GPT-2. The default rate is 0.005. The table by rate has one seed.",
+    text=(
+        "GPT-2. The default rate is 0.005. The first two tables have one seed."
+    ),
     tables=(
-        default_by_rate(),
+        default_by_rate(CONTESTANTS["lanton_defaults"][0]),
+        default_by_rate("One rate for all rows above", OneRateTable),
         beside_half(f"{captioned()}, `sotu`", seeds=REPORTING, text="sotu"),
         beside_half(captioned("M"), size="M"),
     ),
