@@ -5,6 +5,7 @@
 
 import keras
 
+from keras_lanton import baselines
 from keras_lanton import callbacks
 from keras_lanton.backends import use_gpu_kernels
 from keras_lanton.lanton import Lanton
@@ -28,6 +29,7 @@ __all__ = [
     "UpdateSchedule",
     "__version__",
     "advise_batch_size",
+    "baselines",
     "callbacks",
     "explain",
     "find_learning_rate",

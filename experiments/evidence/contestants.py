@@ -102,32 +102,32 @@ CONTESTANTS = {
         {"beta_1": 0.9, "hidden_scale": 50.0, "embedding_scale": 3000.0},
     ),
     "lanton": (
-        "Lanton, `alpha=None`",
+        "Lanton (base), `alpha=None`",
         "lanton",
         {**LANTON, **NOISE},
     ),
     "lanton_signal": (
-        "`Lanton()`",
+        "Lanton (base)",
         "lanton",
         {**LANTON, **SIGNAL},
     ),
     "lanton_rates": (
-        'Lanton, `within_matrices=False`, `alpha_unit="group_noise"`',
+        'Lanton (base), `within_matrices=False`, `alpha_unit="group_noise"`',
         "lanton",
         {**LANTON, **RATES},
     ),
     "lanton_control": (
-        "`Lanton(noise=None)`",
+        "Lanton (base), `noise=None`",
         "lanton",
         {**LANTON, "noise": None},
     ),
     "lanton_defaults": (
-        "`Lanton()` with its defaults",
+        "`Lanton()`",
         "lanton",
         {**DEFAULTS, **SIGNAL, "noise.estimator": "frobenius"},
     ),
     "lanton_defaults_control": (
-        "`Lanton(noise=None)` with its defaults",
+        "`Lanton(noise=None)`",
         "lanton",
         {**DEFAULTS, "noise": None},
     ),
@@ -176,12 +176,12 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": ("D-Muon", "d_muon", {"beta_1": 0.9, **IMAGES}),
     "cnn_lanton": (
-        "`Lanton()`",
+        "Lanton (base)",
         "lanton",
         {**IMAGE_LANTON, **SIGNAL, "noise.estimator": "frobenius"},
     ),
     "cnn_control": (
-        "`Lanton(noise=None)`",
+        "Lanton (base), `noise=None`",
         "lanton",
         {**IMAGE_LANTON, "noise": None},
     ),

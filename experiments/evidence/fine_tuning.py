@@ -44,23 +44,23 @@ class Method:
 METHODS = {
     "AdamW": Method(contestant="adamw", rates=(5e-4, 1e-3, 2e-3)),
     "D-Muon": Method(contestant="d_muon"),
-    "`Lanton()`": Method(contestant="lanton_signal"),
-    "`Lanton(noise=None)`": Method(contestant="lanton_control"),
-    "`Lanton()`, AdamW of tables": Method(
+    "Lanton (base)": Method(contestant="lanton_signal"),
+    "Lanton (base), `noise=None`": Method(contestant="lanton_control"),
+    "Lanton (base), AdamW of tables": Method(
         contestant="lanton_signal", options=TABLES_BY_ADAMW
     ),
     "LoRA, AdamW": Method(
         contestant="adamw", rates=(4e-3, 8e-3, 1.6e-2), fields=LORA
     ),
-    "LoRA, `Lanton()`": Method(
+    "LoRA, Lanton (base)": Method(
         contestant="lanton_signal", rates=(5e-3, 1e-2, 2e-2), fields=LORA
     ),
-    'LoRA, `Lanton()`, `step_scale="fan_in"`': Method(
+    'LoRA, Lanton (base), `step_scale="fan_in"`': Method(
         contestant="lanton_signal",
         options={"step_scale": "fan_in"},
         fields=LORA,
     ),
-    "LoRA, `Lanton()` of B, AdamW of A": Method(
+    "LoRA, Lanton (base) of B, AdamW of A": Method(
         contestant="lanton_signal",
         rates=(5e-3, 1e-2, 2e-2),
         fields={**LORA, "by_adamw": "lora_kernel_a$"},

@@ -24,7 +24,7 @@ COLOUR_OF = {
 BASES = tuple(
     CONTESTANTS[name][0] for name in ("lanton_defaults", "lanton_signal")
 )
-SHOWN_AS = {BASES[1]: "Lanton(), tuned"}  # labels of the picture
+SHOWN_AS = {BASES[1]: "Lanton (base), tuned"}  # labels of the picture
 # Names of `STYLES`; where two share one, the first has its colour.
 STYLE_OF = {
     "lanton_defaults": "lanton",

@@ -39,13 +39,22 @@ addresses; `stdlib`, the source text of Python's standard library. Hidden
 kernels start with a standard deviation of `0.02 * sqrt(768 / width)`, tables
 with 0.02.
 
-Runs of Lanton and D-Muon have the quintic rows of Muon in Newton-Schulz,
-`NewtonSchulz(coefficients="jordan")`. They have `step_scale="rms_matched"`,
-`embedding_scale=100`, `weight_decay=0.1` and noise by `estimator="lanczos"`.
-Lanton has `beta_1=0.9` and `bias_correction=False`. Rows and captions name
-what differs. The defaults of `Lanton()` are `"cubic"`, `"fan_in"`, 300, 0.1,
-`"frobenius"`, 0.95, True and a rate of 0.005; so is the row "`Lanton()` with
-its defaults".
+`Lanton()` has the defaults of this package, which were chosen with these runs.
+"Lanton (base)" is what most questions start from; `Lanton()` differs from it
+in six settings. Rows and captions name all else that differs.
+
+| setting | Lanton (base) | `Lanton()` |
+| --- | --- | --- |
+| `coefficients` of Newton-Schulz | `"jordan"` | `"cubic"` |
+| `step_scale` | `"rms_matched"` | `"fan_in"` |
+| `embedding_scale` | 100 | 300 |
+| `beta_1` | 0.9 | 0.95 |
+| `bias_correction` | `False` | `True` |
+| `estimator` of the noise | `"lanczos"` | `"frobenius"` |
+| `weight_decay` | 0.1 | 0.1 |
+
+D-Muon has `weight_decay=0.1` and `beta_1=0.95`, and the coefficients and the
+step scale of Lanton (base).
 
 **Intervals** are 95 % intervals of Student's t over the seeds; differences are
 taken seed by seed. "Tokens" is a quotient: the tokens of a run, divided by the
@@ -67,8 +76,8 @@ EXACT = (
     "between machines, and after some thousand steps it is seen in the loss."
 )
 IN_SHORT = (
-    "Each optimizer at the best of its search, and `Lanton()` with its "
-    "defaults too, on a text that none was tuned on. A GPT-2 of 0.27 million "
+    "Each optimizer at the best of its search, and `Lanton()`, which has its "
+    "defaults, on a text that none was tuned on. A GPT-2 of 0.27 million "
     "weights, batches of 1,024 tokens, 20 tokens per weight; all have the "
     "same initial weights and batches. The noise alone is measured in "
     "[another question](#does-the-noise-pay-with-the-defaults)."

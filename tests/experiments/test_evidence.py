@@ -445,8 +445,8 @@ def test_the_table_of_the_noise_has_each_row_at_its_best_rate():
         (label, trial.learning_rate, trial.text)
         for label, trial in table.rows(bench.read)
     ] == [
-        ("`Lanton()` with its defaults", 5e-3, "sotu"),
-        ("`Lanton(noise=None)` with its defaults", 2.5e-3, "sotu"),
+        ("`Lanton()`", 5e-3, "sotu"),
+        ("`Lanton(noise=None)`", 2.5e-3, "sotu"),
     ]
     rates = {
         settings["learning_rate"]
@@ -497,7 +497,7 @@ def test_rows_elsewhere_have_the_best_rate_that_ran():
         (label, trial.learning_rate, trial.size, trial.tokens_per_weight)
         for label, trial in best.rows(bench.read)
     ] == [
-        ("`Lanton()` with its defaults", 5e-3, "M", 5.0),
+        ("`Lanton()`", 5e-3, "M", 5.0),
         ("D-Muon", 5e-3, "M", 5.0),
     ]
     assert {t.seed for t in best.wanted(bench.read)} == {2, 3}

@@ -14,7 +14,7 @@ QUICK = 5.0  # tokens per weight
 FULL = 20.0
 MODELS = {"gpt2": "GPT-2", "llama": "Llama"}
 WITH = CONTESTANTS["lanton_signal"][0]
-REFERENCE = "`Lanton(noise=None)`"
+REFERENCE = CONTESTANTS["lanton_control"][0]
 RATE = 2e-2
 # By batch size: a rate, and options other than those at the start.
 AT_THEIR_BEST = {

@@ -206,7 +206,7 @@ WORTH_MEASURING = Question(
 IN_FULL_RUNS = Question(
     title="Which noise pays in full runs?",
     text=(
-        "Against `Lanton(noise=None)`, all with the same rate, momentum, "
+        "Against `noise=None`, all with the same rate, momentum, "
         "scales and decay, before any of them was tuned."
     ),
     tables=tuple(

@@ -197,9 +197,8 @@ AT_THE_BEST = Question(
 WITH_THE_DEFAULTS = Question(
     title="Does the noise pay, with the defaults?",
     text=(
-        "`Lanton()` with its defaults beside `Lanton(noise=None)` with "
-        "all the same defaults, each at the best of its rates, which "
-        f"differ by a factor of 2. {CHOICE_OF_RATE}"
+        "`Lanton()` beside `Lanton(noise=None)`, each at the best of its "
+        f"rates, which differ by a factor of 2. {CHOICE_OF_RATE}"
     ),
     tables=(
         by_noise(

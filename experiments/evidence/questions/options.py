@@ -266,7 +266,9 @@ DECAY = Question(
     text=(
         "`Lanton()` with its defaults, but for the decay, and for half the "
         "rate in some rows; GPT-2, one seed. The best decay is the lowest "
-        "point of a parabola through the best three. The tables after it "
+        "point of a parabola through the best three. The last column is "
+        "the product of the rate, the best decay and the steps. The tables "
+        "after it "
         "have the default rate. There a decay is constant, or falls as "
         "1 / step from at most 1."
     ),

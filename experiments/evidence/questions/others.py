@@ -188,8 +188,8 @@ D_MUON = Question(
 LOWEST = Question(
     title="Which optimizer ends lowest?",
     text=(
-        "Each contestant at the best of its search, and `Lanton()` with "
-        "its defaults too, on a text that none was tuned on."
+        "Each contestant at the best of its search, and `Lanton()`, which "
+        "has its defaults, on a text that none was tuned on."
     ),
     tables=(
         Table(
@@ -210,7 +210,9 @@ CNN = Question(
         "A narrow airbench network on Fashion-MNIST: 8 epochs of batches "
         "of 500 images. Each contestant is tuned on 10,000 training "
         "images that are held out, then trained on all training images "
-        "and tested on the test images."
+        "and tested on the test images. Lanton (base) has the "
+        "coefficients, the step scale and the estimator of `Lanton()` "
+        "here. No contestant has weight decay before its search."
     ),
     tables=(
         ImageTable(

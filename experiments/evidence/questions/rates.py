@@ -181,8 +181,7 @@ WINDOW = Question(
         "One seed. The best rate is the lowest point of a parabola "
         "through the best three. The window is the highest rate over the "
         "lowest whose loss is within 1 % of the best, by interpolation. "
-        "`Lanton()` without its defaults has `beta_1=0.9` and "
-        "`bias_correction=False`, D-Muon a decay of 0.03."
+        "D-Muon has a decay of 0.03."
     ),
     tables=(by_rate(captioned(), WINDOWS),),
 )
@@ -254,7 +253,7 @@ RATE_FINDER = Question(
     ),
     tables=(
         RateSearchTable(
-            caption="`Lanton()`",
+            caption=BY_FAN_IN,
             **of_models(
                 {
                     "GPT-2, width 64": {"size": "S"},

@@ -31,6 +31,6 @@ FINE_TUNING = Question(
     ),
     tables=tuple(
         FineTuningTable(caption=f"Pretrained with {name}, GPT-2, S", base=base)
-        for base, name in (("adamw", "AdamW"), ("lanton", "`Lanton()`"))
+        for base, name in (("adamw", "AdamW"), ("lanton", "Lanton (base)"))
     ),
 )
