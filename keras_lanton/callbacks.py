@@ -88,6 +88,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.print_every = print_every
         self._batches = 0  # of all calls of `fit`
         self._last_batch = -1  # of this epoch
+        self._resumed = False
         self._snapshot: Any = None  # that nobody has read yet
         self._columns: list[tuple[str, int, VariableSpec]] = []
         self._steps: list[int] = []
@@ -98,7 +99,10 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     @property
     def steps(self) -> np.ndarray:
-        """The optimizer's `iterations` at each record, `(records,)` int64."""
+        """Steps of the optimizer at each record, `(records,)` int64.
+
+        With gradient accumulation they are micro-steps.
+        """
         self._read()
         return np.array(self._steps, "int64")
 
@@ -202,9 +206,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses a model whose optimizer measures nothing."""
-        optimizer = self._optimizer()
-        if self.csv is not None and not self._steps:
-            self._resume(self.csv, optimizer)
+        self._optimizer()
         if self.tensorboard is not None and self._writer is None:
             self._writer = self.tensorboard.summary.create_file_writer(
                 os.path.join(self.tensorboard.log_dir, "noise")
@@ -213,13 +215,15 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Batches are counted anew in each epoch."""
         self._last_batch = -1
+        # Here `BackupAndRestore` has restored the optimizer's step.
+        if self.csv is not None and not self._resumed:
+            self._resume(self.csv, self._optimizer())
+            self._resumed = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Takes a record, or prints a line, when it is time."""
-        before, self._batches = (
-            self._batches,
-            self._batches + batch - self._last_batch,
-        )
+        before = self._batches
+        self._batches += batch - self._last_batch
         self._last_batch = batch
         prints = self._passes(before, self.print_every)
         if prints or self._passes(before, self.every):
@@ -254,15 +258,29 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         return inner
 
     def _resume(self, path: pathlib.Path, optimizer: LMOOptimizer) -> None:
-        """Takes over the file's records of the steps until now."""
-        step = int(ops.convert_to_numpy(optimizer.iterations))
-        records = _read_csv(path, step) if path.exists() else {}
+        """Takes over the file's records of the steps until now.
+
+        Raises:
+            ValueError: If they are of another model.
+        """
+        now = int(ops.convert_to_numpy(optimizer.micro_steps))
+        records = _read_csv(path) if path.exists() else {}
         if records:
             self._columns = _columns(optimizer)
-            names = [[name, str(k)] for name, k, _ in self._columns]
+        names = [[name, str(k)] for name, k, _ in self._columns]
+        last = max(records, default=0)
         for step, rows in records.items():
-            if [row[1:3] for row in rows] != names:
+            if step > now:
+                continue
+            found = [row[1:3] for row in rows]
+            if step == last and found == names[: len(found)] != names:
                 continue  # the file ended within it
+            if found != names:
+                raise ValueError(
+                    "`csv` must be a file of this model's matrices, or a new "
+                    f"one. Received: csv={str(path)!r}, which has "
+                    f"{found[:3]}... in place of {names[:3]}..."
+                )
             self._steps.append(step)
             for i, name in enumerate(FIGURES):
                 row = [float(each[i - len(FIGURES)]) for each in rows]
@@ -270,7 +288,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = path.with_name(path.name + ".new")
         with whole.open("w", newline="") as file:
-            kept = (row for s in self._steps for row in records[s])
+            kept = (row for step in self._steps for row in records[step])
             csv_files.writer(file).writerows([COLUMNS, *kept])
         whole.replace(path)
 
@@ -386,8 +404,12 @@ def _means(
 
 
 def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:
-    """Path, number and layer of each matrix that is measured."""
-    return [
+    """Path, number and layer of each matrix that is measured.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = [
         (path, k, spec)
         for path, spec in zip(
             optimizer.noise_report(), optimizer.updated_specs, strict=True
@@ -395,12 +417,22 @@ def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:
         if spec.role in optimizer.norms_by_role()
         for k in range(spec.batch)
     ]
+    if not found:
+        raise ValueError(
+            "`NoiseMonitor` needs a model with trainable matrices, whose noise "
+            "is measured. Received: "
+            f"{[spec.path for spec in optimizer.updated_specs]}"
+        )
+    return found
 
 
-def _read_csv(path: pathlib.Path, step: int) -> dict[int, list[list[str]]]:
-    """The rows of the records until a step."""
+def _read_csv(path: pathlib.Path) -> dict[int, list[list[str]]]:
+    """The rows of each record, by its step."""
     with path.open(newline="") as file:
-        head, *rows = list(csv_files.reader(file)) or [[]]
+        lines = file.read().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):  # it was cut off
+        del lines[-1]
+    head, *rows = list(csv_files.reader(lines)) or [[]]
     if tuple(head) != COLUMNS:
         raise ValueError(
             "`csv` must be a file of NoiseMonitor's. "
@@ -408,8 +440,10 @@ def _read_csv(path: pathlib.Path, step: int) -> dict[int, list[list[str]]]:
         )
     records: dict[int, list[list[str]]] = {}
     for row in rows:
-        # The last one may be cut off.
-        whole = len(row) == len(COLUMNS) and row[0].isdigit()
-        if whole and int(row[0]) <= step:
-            records.setdefault(int(row[0]), []).append(row)
+        if len(row) != len(COLUMNS) or not row[0].isdigit():
+            raise ValueError(
+                "`csv` must be a file of NoiseMonitor's, or a new one. "
+                f"Received: csv={str(path)!r}, with the row {row}"
+            )
+        records.setdefault(int(row[0]), []).append(row)
     return records

@@ -19,6 +19,7 @@ from keras_lanton.callbacks import NoiseMonitor
 BACKEND = keras.backend.backend()
 STEPS = 6  # of an epoch
 SHORT = {"noise_interval": 2, "ns_steps": 2}
+EVERY_STEP = NoiseAdaptiveRate(interval=1)
 
 
 def make_model(optimizer=None, **options):
@@ -313,3 +314,55 @@ def test_noise_scale():
     fit(model, monitor)
     with pytest.raises(ValueError, match="Received: noise="):
         monitor.noise_scale  # noqa: B018
+
+
+@logic
+def test_csv_with_accumulation_and_a_backup(tmp_path):
+    """Whichever callback comes first."""
+    path = tmp_path / "noise.csv"
+
+    def fit_on(epochs):
+        model = make_model(
+            Lanton(0.01, gradient_accumulation_steps=2, noise=EVERY_STEP)
+        )
+        backup = keras.callbacks.BackupAndRestore(
+            str(tmp_path / "backup"), delete_checkpoint=False
+        )
+        monitor = NoiseMonitor(every=3, csv=path)
+        fit(model, monitor, backup, epochs=epochs)
+        return monitor.steps.tolist()
+
+    assert fit_on(1) == [3, 6]
+    assert fit_on(2) == [3, 6, 9, 12]
+
+
+@logic
+def test_csv_of_another_model(tmp_path):
+    path = tmp_path / "noise.csv"
+    model = make_model()
+    fit(model, NoiseMonitor(every=3, csv=path))
+    text = path.read_text().replace("query", "key")
+    path.write_text(text)
+    with pytest.raises(ValueError, match="matrices, or a new"):
+        fit(model, NoiseMonitor(every=3, csv=path))
+    assert path.read_text() == text
+
+
+@logic
+def test_csv_whose_last_row_is_cut_off(tmp_path):
+    path = tmp_path / "noise.csv"
+    model = make_model()
+    fit(model, NoiseMonitor(every=3, csv=path))
+    path.write_text(path.read_text()[:-4])
+    monitor = NoiseMonitor(every=3, csv=path)
+    fit(model, monitor)
+    assert monitor.steps.tolist() == [3, 9, 12]
+
+
+@logic
+def test_a_model_without_a_matrix():
+    model = keras.Sequential([keras.Input((4,)), layers.LayerNormalization()])
+    model.compile(Lanton(), "mse")
+    x = np.ones((8, 4), "float32")
+    with pytest.raises(ValueError, match="needs a model with trainable mat"):
+        model.fit(x, x, verbose=0, callbacks=[NoiseMonitor(every=1)])

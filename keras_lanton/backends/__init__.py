@@ -7,7 +7,7 @@ the same names:
 - values that decide what is done: `to_host`, `on_host`, `unpack`;
 - work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `scale_each_`,
   `squares`, `adam_directions`, `update_`, `abs_sums`, `bitcast`, `reshape`,
-  `cast_as`;
+  `cast_as`, `constant`;
 - on matrices: `unit_norm`, `frobenius_norm`, `shrunk_signs`, `add_products`,
   `gpu_product`;
 - on several devices: `devices`, `layouts`, `laid_out`, `share_out`, `replicas`;

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_lanton.types import Tensor
@@ -105,6 +106,20 @@ def to_host(*tensors: Tensor) -> list[Tensor]:
 def on_host() -> contextlib.AbstractContextManager[Any]:
     """Operations on tensors from `to_host` stay there."""
     return contextlib.nullcontext()
+
+
+def constant(array: Any) -> Tensor:
+    """A NumPy array as a tensor of its dtype, in 32 bits.
+
+    Keras chooses a dtype of its own: where `keras.config.floatx()` is
+    `"bfloat16"`, JAX would have floats for integers and masks.
+
+    Args:
+        array: A NumPy array of numbers or bools.
+    """
+    array = np.asarray(array)
+    dtype = array.dtype.name.replace("64", "32")
+    return ops.convert_to_tensor(array.astype(dtype), dtype)
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

@@ -20,6 +20,7 @@ from keras_lanton.backends.functional import adam_directions as adam_directions
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import cast_as as cast_as
+from keras_lanton.backends.functional import constant as constant
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import on_host as on_host
@@ -88,7 +89,7 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
         return [list(jnp.unstack(row)) for row in table]
     columns = [
         jax.lax.dynamic_slice(
-            table, (0, i), (rows, 1), allow_negative_indices=False
+            table, (np.int32(0), i), (rows, 1), allow_negative_indices=False
         )
         for i in _run_time_numbers(range(count))
     ]

@@ -13,6 +13,7 @@ from keras_lanton.backends.functional import adam_directions as adam_directions
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import after as after
 from keras_lanton.backends.functional import cast_as as cast_as
+from keras_lanton.backends.functional import constant as constant
 from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster

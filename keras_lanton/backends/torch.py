@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
+from keras_lanton.backends.functional import constant as constant
 from keras_lanton.backends.functional import laid_out as laid_out
 from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import value_of as value_of

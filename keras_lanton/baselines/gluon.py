@@ -183,7 +183,7 @@ def _adaptive_radius(dual: Tensor, smoothness: np.ndarray) -> Tensor:
     )
     below = L0 + L1 * dual
     radius = dual / ops.where(below > 0, below, 1.0)
-    return ops.where(ops.convert_to_tensor(given), radius, 1.0)
+    return ops.where(backend.constant(given), radius, 1.0)
 
 
 def _first(table: Mapping[str, Any], path: str) -> Any:

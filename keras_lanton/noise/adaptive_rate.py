@@ -321,8 +321,8 @@ class NoiseAdaptiveRate(Part):
         """
         first = 1 if self.reference == "independent_gradient" else 2
         late = np.array([first + g.offset for g in plan.groups], "int32")
-        due = ops.mod(t - ops.convert_to_tensor(late), self.interval)
-        return ops.minimum(due, ops.convert_to_tensor(plan.chunk_counts))
+        due = ops.mod(t - backend.constant(late), self.interval)
+        return ops.minimum(due, backend.constant(plan.chunk_counts))
 
     def sample(
         self,
@@ -363,7 +363,7 @@ class NoiseAdaptiveRate(Part):
                 backend.cond(
                     chunk < len(group.chunks),
                     measure,
-                    functools.partial(ops.zeros, (group.outputs,)),
+                    functools.partial(ops.zeros, (group.outputs,), "float32"),
                 )
                 if group.pauses
                 else measure()
@@ -441,9 +441,11 @@ class NoiseAdaptiveRate(Part):
             comparable = ops.logical_and(known, last_step == t - 1)
         placement = plan.placement
         return ops.logical_and(
-            ops.take(due, placement.groups)
-            == ops.convert_to_tensor(placement.chunks),
-            ops.take(comparable, plan.layout.variable_of_matrix),
+            ops.take(due, backend.constant(placement.groups))
+            == backend.constant(placement.chunks),
+            ops.take(
+                comparable, backend.constant(plan.layout.variable_of_matrix)
+            ),
         )
 
     def accumulate(
@@ -466,9 +468,9 @@ class NoiseAdaptiveRate(Part):
             `"line_noise"` where rows and columns are measured.
         """
         place = plan.placement
-        d = ops.take(outputs, place.columns)
+        d = ops.take(outputs, backend.constant(place.columns))
         if self.alpha_unit != "signal":  # which has no unit
-            d = ops.convert_to_tensor(plan.layout.transpose_scale) * d
+            d = backend.constant(plan.layout.transpose_scale) * d
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         count = state["measurements"] + ops.cast(measured, "int32")
         new = {
@@ -477,9 +479,9 @@ class NoiseAdaptiveRate(Part):
         }
         if "line_noise" in state:
             old = state["line_noise"]
-            lines = ops.take(outputs, place.line_columns)
+            lines = ops.take(outputs, backend.constant(place.line_columns))
             lines = update_noise(old, lines, beta_2=self.beta_2)
-            due = ops.take(measured, place.line_matrices)
+            due = ops.take(measured, backend.constant(place.line_matrices))
             new["line_noise"] = ops.where(due, lines, old)
         return new
 
@@ -505,7 +507,9 @@ class NoiseAdaptiveRate(Part):
         """
         with backend.on_host():
             due = self.due_chunks(plan, t + 1)
-            coming = ops.where(ops.any(active), due, plan.chunk_counts)
+            coming = ops.where(
+                ops.any(active), due, backend.constant(plan.chunk_counts)
+            )
         (coming,) = backend.unpack(coming)
         return [
             _chunk_or_old(group, chunk, G, old)
@@ -535,7 +539,7 @@ class NoiseAdaptiveRate(Part):
         masks = layout.role_masks
         if self.alpha_unit == "signal":
             masks = (np.any(np.array(masks), axis=0),)
-        groups = [ops.convert_to_tensor(mask) for mask in masks]
+        groups = [backend.constant(mask) for mask in masks]
         alpha = self.alpha
         if self.alpha_unit == "group_noise":
             alpha = alpha * group_noise(noise, groups=groups)
@@ -577,13 +581,16 @@ class NoiseAdaptiveRate(Part):
             beta_1: Decay of the momentum.
             nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
         """
-        count = ops.take(state["measurements"], lines.matrices)
+        count = ops.take(
+            state["measurements"], backend.constant(lines.matrices)
+        )
         # Of the sample, over one gradient's.
         unit = (
             self._debias(count) * sample_variance(self.reference, beta_1) ** 0.5
         )
         rows, columns = (
-            ops.take(state["line_noise"], numbers) / unit[:, None]
+            ops.take(state["line_noise"], backend.constant(numbers))
+            / unit[:, None]
             for numbers in (lines.rows, lines.columns)
         )
         return EntryNoise(

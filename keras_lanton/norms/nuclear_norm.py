@@ -200,7 +200,7 @@ def _quadrature(
         return z, beta, after, diagonal, beside
 
     z, length = _unit_columns(z)
-    empty = ops.zeros((*z.shape[:-2], steps, z.shape[-1]))
+    empty = ops.zeros((*z.shape[:-2], steps, z.shape[-1]), "float32")
     start = (ops.zeros_like(z), ops.zeros_like(length), z, empty, empty)
     *_, diagonal, beside = ops.fori_loop(0, steps, step, start)
     on, above = np.eye(steps, dtype="float32"), np.eye(steps, k=1)

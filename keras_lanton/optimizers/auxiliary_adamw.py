@@ -43,7 +43,7 @@ def debias(beta: float, t: Tensor) -> Tensor:
         t: Number of the step, from 1.
     """
     if beta == 0.0:
-        return ops.ones(())
+        return ops.ones((), "float32")
     return -ops.expm1(ops.cast(t, "float32") * math.log(beta))
 
 

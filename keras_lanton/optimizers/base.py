@@ -7,7 +7,6 @@ makes the state, takes the gradients from Keras' hooks, and calls `step_` with
 Methods that are private in Keras are overridden and read in `hooks` alone.
 """
 
-import collections
 import functools
 import math
 import re
@@ -233,7 +232,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             ValueError: Before the optimizer is built.
         """
         steps = [self.describe_step(spec) for spec in self.layers]
-        notes = [self._memory(), *self._told_multipliers()]
+        factors = self._layout.rate_multipliers
+        notes = [self._memory(), *table.describe_multipliers(factors)]
         table.print_summary(self.layers, print_fn, steps=steps, notes=notes)
 
     def describe_step(self, spec: VariableSpec) -> str:
@@ -243,20 +243,6 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             spec: One of `layers`.
         """
         return ""
-
-    def _told_multipliers(self) -> list[str]:
-        """A line on the variables whose rate is not the base rate, if any."""
-        counts = collections.Counter(self._layout.rate_multipliers)
-        told = [
-            f"{count} at {factor:g} times the rate"
-            if factor
-            else f"{count} frozen"
-            for factor, count in sorted(counts.items())
-            if factor != 1.0
-        ]
-        if not told:
-            return []
-        return [f"rate_multipliers: {', '.join(told)} (variables)"]
 
     def _memory(self) -> str:
         """One line on the memory of the state."""
@@ -299,8 +285,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             for i, variable in enumerate(variables)
             if not getattr(variable, "overwrite_with_gradient", False)
         ]
-        decayed = self._decide_decay(variables)
-        multipliers = self._decide_multipliers(variables)
+        decayed = self._decide_decay(variables, specs)
+        multipliers = self.multipliers_of(specs)
         self._layout = VariableLayout(
             all_specs=specs,
             updated=tuple(updated),
@@ -329,19 +315,25 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         keys = [self._key_of(variable) for variable in variables]
         return self._sources.decide(keys, variables)
 
-    def _decide_decay(self, variables: Sequence[Any]) -> list[bool]:
+    def _decide_decay(
+        self, variables: Sequence[Any], specs: Sequence[VariableSpec]
+    ) -> list[bool]:
         """Returns whether weight decay applies to each variable."""
         patterns = self._weight_decay_exclude or ()
-        found = _matching("weight_decay_exclude", patterns, variables)
+        found = _matching("weight_decay_exclude", patterns, specs)
         return [
-            self._may_decay(variable) and not matching
+            self.may_decay(variable) and not matching
             for variable, matching in zip(variables, found, strict=True)
         ]
 
-    def _decide_multipliers(self, variables: Sequence[Any]) -> list[float]:
-        """The factor on each variable's rate."""
+    def multipliers_of(self, specs: Sequence[VariableSpec]) -> list[float]:
+        """The factor of `rate_multipliers` on the rate of each variable.
+
+        Args:
+            specs: Of the variables, from `layers` or `decide_specs`.
+        """
         factors = self._rate_multipliers or {}
-        found = _matching("rate_multipliers", tuple(factors), variables)
+        found = _matching("rate_multipliers", tuple(factors), specs)
         return [
             math.prod(float(factors[pattern]) for pattern in matching)
             for matching in found
@@ -445,6 +437,9 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 array has another shape than its variable, or holds what this
                 state never holds.
         """
+        if self.built and _is_new(store):
+            self._load_new_state(store)
+            return
         if self.built:
             if len(store.keys()) != len(self.variables):
                 raise ValueError(
@@ -459,6 +454,20 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 check_saved(i, variable, store, self._state, skips)
         # Reads all of it again: a copy of the state may not fit into memory.
         super().load_own_variables(store)
+
+    def _load_new_state(self, store: Any) -> None:
+        """Loads what an optimizer saves before it is built: its rate."""
+        if int(ops.convert_to_numpy(self.micro_steps)):
+            warnings.warn(
+                "The saved optimizer had not taken a step, and has no state "
+                "to load: this optimizer keeps its own.",
+                stacklevel=3,
+            )
+            return
+        rate = self.variables[1]
+        if rate.name == "learning_rate" and "1" in store:
+            check_saved(1, rate, store, self._state, self.nonfinite == "skip")
+            rate.assign(store["1"])
 
     @property
     def skipped_steps(self) -> int:
@@ -509,7 +518,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             `(variables,)` float32.
         """
         gamma = self.decay
-        return ops.convert_to_tensor(
+        return backend.constant(
             gamma * np.array(self._layout.decayed, "float32")
         )
 
@@ -523,7 +532,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             `(variables,)` float32.
         """
         multipliers = np.array(self._layout.rate_multipliers, "float32")
-        return eta * ops.convert_to_tensor(multipliers)
+        return eta * backend.constant(multipliers)
 
     def new_state(
         self, state: State, active: Tensor, t: Tensor, **changed: Any
@@ -580,6 +589,9 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             variables = trainable_variables or self.built_on
             _check_shapes(grads, variables)
             self.observe(grads, variables)
+            if self.nonfinite == "skip" and self.clipvalue is not None:
+                # Keras would clip an infinite entry to a finite one.
+                grads = [_infinite_as_nan(gradient) for gradient in grads]
             # A copy: on PyTorch the tensor would follow its variable.
             skipped = ops.convert_to_tensor(self._state.skipped_steps)
             self._state.skipped_before = skipped + 0
@@ -707,11 +719,20 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         return config
 
 
+def _is_new(store: Any) -> bool:
+    """Returns whether a saved optimizer was not built: 0 steps, and a rate."""
+    return 0 < len(store.keys()) <= 2 and not np.any(store["0"])
+
+
 def _matching(
-    name: str, patterns: Sequence[str], variables: Sequence[Any]
+    name: str, patterns: Sequence[str], specs: Sequence[VariableSpec]
 ) -> list[list[str]]:
-    """The patterns of an argument that match each variable's path."""
-    paths = [variable_path(variable) for variable in variables]
+    """The patterns of an argument that match each variable's path.
+
+    A loaded optimizer has the paths that were saved: those of a loaded model
+    may have other numbers, or lack the model's own name.
+    """
+    paths = [spec.path for spec in specs]
     for pattern in patterns:
         if not any(re.search(pattern, path) for path in paths):
             warnings.warn(
@@ -740,6 +761,12 @@ def _keep_arrays_unless(finite: Tensor, new: State, old: State) -> None:
     for name, before in old.items():
         if not isinstance(before, list):
             new[name] = ops.where(finite, new[name], before)
+
+
+def _infinite_as_nan(gradient: Tensor | None) -> Tensor | None:
+    if gradient is None:
+        return None
+    return ops.where(ops.isfinite(gradient), gradient, float("nan"))
 
 
 def _check_shapes(

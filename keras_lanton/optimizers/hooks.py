@@ -77,7 +77,7 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
         """
         self._check_variables_are_known(variables)
 
-    def _may_decay(self, variable: Any) -> bool:
+    def may_decay(self, variable: Any) -> bool:
         """Returns whether `exclude_from_weight_decay` left a variable in.
 
         Args:
@@ -190,7 +190,7 @@ class PublicHooks:
         names += var_names or []
         super().exclude_from_weight_decay(var_list, var_names)  # type: ignore[misc]
 
-    def _may_decay(self, variable: Any) -> bool:
+    def may_decay(self, variable: Any) -> bool:
         """Returns whether `exclude_from_weight_decay` left a variable in.
 
         Args:

@@ -318,9 +318,11 @@ class LMOOptimizer(LayerwiseOptimizer):
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
         if changed:
             active = backend.after(changed["noise"], active)
-        active_matrices = ops.take(active, layout.variable_of_matrix)
+        active_matrices = ops.take(
+            active, backend.constant(layout.variable_of_matrix)
+        )
         rates = eta * ratio * ops.cast(active_matrices, "float32")
-        rates = ops.convert_to_tensor(work.step_scales) * rates
+        rates = backend.constant(work.step_scales) * rates
 
         c, nesterov_weight, decay_factor, *adamw = self._scalars(
             state["last_step"], active, eta, t
@@ -348,7 +350,7 @@ class LMOOptimizer(LayerwiseOptimizer):
                 X,
                 stack,
                 O,
-                ops.take(rates, matrices),
+                ops.take(rates, backend.constant(matrices)),
                 decay_factor,
                 cautious=self.cautious_weight_decay,
                 casts=self._casts(stack.indices, t),
@@ -432,10 +434,10 @@ class LMOOptimizer(LayerwiseOptimizer):
         usual = np.full(len(by_adamw), 1.0 - self.beta_1)
         if self.auxiliary_adamw is not None:
             usual[by_adamw] = 1.0 - self.auxiliary_adamw.beta_1
-        weight = ops.convert_to_tensor(usual, "float32")
+        weight = backend.constant(usual)
         if not self.first_gradient_starts_momentum:
             return weight * mask, weight * mask
-        by_lmo = ops.convert_to_tensor(~by_adamw)
+        by_lmo = backend.constant(~by_adamw)
         c = weight
         if self.bias_correction:
             c = ops.where(by_lmo, c / debias(self.beta_1, t), c)
@@ -480,8 +482,8 @@ class LMOOptimizer(LayerwiseOptimizer):
             return gammas
         own = part.weight_decay * np.array(self._layout.decayed, "float32")
         return ops.where(
-            ops.convert_to_tensor(self._is_by_adamw()),
-            ops.convert_to_tensor(own, "float32"),
+            backend.constant(self._is_by_adamw()),
+            backend.constant(own),
             gammas,
         )
 
@@ -641,7 +643,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             window = self.gradient_accumulation_steps or 1
             last = max(count // window * window - 1, 0)
             rate = backend.value_of(self.schedule, last)
-        return float(ops.convert_to_numpy(rate))
+        return float(ops.convert_to_numpy(ops.cast(rate, "float32")))
 
     # Config.
 

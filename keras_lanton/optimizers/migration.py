@@ -90,6 +90,7 @@ def from_adamw(adamw: Any, rate_factor: float) -> dict[str, Any]:
             beta_1=config["beta_1"],
             beta_2=config["beta_2"],
             epsilon=config["epsilon"],
+            epsilon_before_debiasing=True,
         ),
     }
 
@@ -129,6 +130,10 @@ def _from_own_muon(muon: LMOOptimizer) -> dict[str, Any]:
         "nesterov": muon.nesterov,
         "hidden_scale": muon.hidden_rms,
         "newton_schulz": muon.newton_schulz,
+        "cautious_weight_decay": muon.cautious_weight_decay,
+        "momentum_dtype": muon.momentum_dtype,
+        "nonfinite": muon.nonfinite,
+        "rounding": muon.rounding,
     }
     adamw = muon.auxiliary_adamw
     if adamw is not None:
@@ -138,6 +143,7 @@ def _from_own_muon(muon: LMOOptimizer) -> dict[str, Any]:
             beta_2=adamw.beta_2,
             epsilon=adamw.epsilon,
             weight_decay=adamw.weight_decay,
+            epsilon_before_debiasing=adamw.epsilon_before_debiasing,
         )
     return found
 
@@ -172,6 +178,7 @@ def _from_keras_muon(config: Mapping[str, Any]) -> dict[str, Any]:
             weight_decay=(
                 None if decay == config["weight_decay"] else decay or 0.0
             ),
+            epsilon_before_debiasing=True,
         ),
     }
 

@@ -57,10 +57,14 @@ def _mixed(x: Tensor) -> Tensor:
     return _shifted_xor(x, 16)
 
 
+def _int32(number: int) -> Tensor:
+    return backend.constant(np.int32(number))
+
+
 def _shifted_xor(x: Tensor, shift: int) -> Tensor:
     # Of int32 the shift repeats the sign: the mask takes that away.
-    right = ops.bitwise_right_shift(x, np.int32(shift))
-    mask = np.int32(2 ** (32 - shift) - 1)
+    right = ops.bitwise_right_shift(x, _int32(shift))
+    mask = _int32(2 ** (32 - shift) - 1)
     return ops.bitwise_xor(x, ops.bitwise_and(right, mask))
 
 
@@ -70,7 +74,7 @@ def uniform(bits: Tensor) -> Tensor:
     Args:
         bits: From `random_bits`.
     """
-    low = ops.bitwise_and(bits, np.int32(2**24 - 1))
+    low = ops.bitwise_and(bits, _int32(2**24 - 1))
     return ops.cast(low, "float32") * 2.0**-24
 
 
@@ -85,9 +89,9 @@ def stochastic_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
         A tensor of the shape of x, bfloat16.
     """
     # Half of the bits go: added to them, random ones carry by chance.
-    low = ops.bitwise_and(bits, np.int32(0xFFFF))
+    low = ops.bitwise_and(bits, _int32(0xFFFF))
     whole = backend.bitcast(x, "int32") + low
-    kept = ops.bitwise_and(whole, np.int32(-0x10000))
+    kept = ops.bitwise_and(whole, _int32(-0x10000))
     rounded = ops.where(ops.isfinite(x), backend.bitcast(kept, "float32"), x)
     return ops.cast(rounded, "bfloat16")
 

@@ -1,6 +1,7 @@
 """A batch size from the gradient noise."""
 
 import dataclasses
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ from keras_lanton.validation import shown
 FEWEST_STEPS = 8
 # So near to 1 that all gradients have about the same weight.
 DECAY = 0.9999
+MOST_SKIPPED = 1000  # batches
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ def advise_batch_size(
             f"`steps` must be at least {FEWEST_STEPS}. Received: steps={steps}"
         )
     probe = _probe(model)
-    batches = endless_batches(x, y, batch_size, seed)
+    batches = _of_one_size(endless_batches(x, y, batch_size, seed))
     progress = keras.utils.Progbar(steps, verbose=1 if verbose else 0)
     with optimizer_in_place(model, probe):
         for k in range(steps):
@@ -150,9 +152,10 @@ def advise_batch_size(
                     f"Received: {loss} on batch {k + 1}"
                 )
             progress.update(k + 1, [("loss", loss)])
-        measured_at = int(ops.shape(keras.tree.flatten(batch)[0])[0])
+        measured_at = _size_of(batch)
+        taken = probe.taken_steps()
         noise = probe.noise_norms() / 2**0.5  # of one gradient
-        signal = probe.mean_norms(steps)
+        signal = probe.mean_norms(taken)
         roles = probe.roles_of_matrices()
     measured = roles != ""
     if not measured.any():
@@ -161,7 +164,7 @@ def advise_batch_size(
             f"Received: {[spec.path for spec in probe.updated_specs]}"
         )
     scales = _noise_scales(
-        measured_at, steps, noise[measured], signal[measured]
+        measured_at, taken, noise[measured], signal[measured]
     )
     roles = roles[measured]
     noise_scale = {
@@ -173,8 +176,32 @@ def advise_batch_size(
         batch_size=max(1, round(scale)),
         noise_scale=noise_scale,
         measured_at=measured_at,
-        is_lower_bound=scale >= measured_at * steps,
+        is_lower_bound=scale >= measured_at * taken,
     )
+
+
+def _size_of(batch: Any) -> int:
+    """The examples of a batch."""
+    return int(ops.shape(keras.tree.flatten(batch)[0])[0])
+
+
+def _of_one_size(batches: Iterator[Any]) -> Iterator[Any]:
+    """The batches of the first one's size: often the last one is smaller."""
+    first = next(batches)
+    yield first
+    skipped = 0
+    for batch in batches:
+        if _size_of(batch) == _size_of(first):
+            skipped = 0
+            yield batch
+            continue
+        skipped += 1
+        if skipped == MOST_SKIPPED:
+            raise ValueError(
+                "The batches of `x` must have one size, but for a few. "
+                f"Received: {_size_of(first)} examples, then {skipped} batches "
+                f"of other sizes, such as {_size_of(batch)}"
+            )
 
 
 NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT}
@@ -223,6 +250,21 @@ class _Probe(Lanton):
                 for _ in range(spec.batch)
             ]
         )
+
+    def taken_steps(self) -> int:
+        """Steps whose gradient counts; loss scaling leaves some out.
+
+        Raises:
+            ValueError: If a gradient was not finite, or few count.
+        """
+        count = int(ops.convert_to_numpy(self.micro_steps))
+        if self.skipped_steps or count < FEWEST_STEPS:
+            raise ValueError(
+                "The gradients must be finite on every batch, or with loss "
+                f"scaling on {FEWEST_STEPS} of them. Received: "
+                f"{count - self.skipped_steps} finite gradients"
+            )
+        return count
 
     def noise_norms(self) -> np.ndarray:
         """Root mean square dual norm of G_t - G_{t-1}, `(matrices,)`."""

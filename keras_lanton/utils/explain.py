@@ -23,8 +23,10 @@ from keras_lanton.optimizers.migration import rate_of
 from keras_lanton.types import ROLES
 from keras_lanton.validation import is_number
 from keras_lanton.validation import shown
+from keras_lanton.variables import table
 from keras_lanton.variables.block_kinds import block_of
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import variable_path
 
 backend = backends.load()
 
@@ -63,7 +65,7 @@ def explain(
 
     Raises:
         ValueError: If the model is not built, for an optimizer of another
-            package, or an `adamw` that is not an AdamW.
+            package or another model, or an `adamw` that is not an AdamW.
 
     Examples:
         >>> explain(model)  # doctest: +ELLIPSIS
@@ -78,6 +80,7 @@ def explain(
         )
     adamw_rate = None if adamw is None else _rate_of_adamw(adamw)
     optimizer = _own(optimizer, model)
+    _check_built_on(optimizer, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses are told below
         specs = (
@@ -92,6 +95,7 @@ def explain(
         for role in ROLES
         if any(spec.role == role for spec in specs)
     ]
+    lines += table.describe_multipliers(optimizer.multipliers_of(specs))
     lines += list(_rest(optimizer))
     found = list(_suspicions(specs, optimizer, rate, adamw_rate))
     lines.append("Look at:" if found else "Nothing looks suspicious.")
@@ -112,6 +116,19 @@ def _own(optimizer: Any, model: Any) -> LayerwiseOptimizer:
             f"Received: optimizer={shown(optimizer)}"
         )
     return inner
+
+
+def _check_built_on(optimizer: LayerwiseOptimizer, model: Any) -> None:
+    """Refuses an optimizer that is built on another model."""
+    known = {id(variable) for variable in model.variables}
+    others = [
+        variable_path(v) for v in optimizer.built_on if id(v) not in known
+    ]
+    if others:
+        raise ValueError(
+            "`optimizer` must be the model's, or not built. "
+            f"Received: one built on {others} of another model"
+        )
 
 
 def _rate_of_adamw(adamw: Any) -> float:
@@ -232,6 +249,12 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
         if decay
         else "No weight decay."
     )
+    part = getattr(optimizer, "auxiliary_adamw", None)
+    if part is not None and part.weight_decay is not None:
+        yield (
+            f"Weight decay of what AdamW updates: {part.weight_decay:g} times "
+            "its rate."
+        )
 
 
 # -- What looks suspicious ---------------------------------------------------

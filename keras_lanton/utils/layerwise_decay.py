@@ -9,6 +9,7 @@ from keras_lanton.validation import check_numbers
 from keras_lanton.variables.spec import variable_path
 
 NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
+UNNUMBERED = -1  # before all numbers
 
 
 def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
@@ -19,7 +20,7 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     first block, such as embeddings, have one factor more than that block.
     Layers after the last block have the rate itself. Blocks are layers whose
     names differ by a number at the end, as `transformer_layer_0` and
-    `transformer_layer_1`.
+    `transformer_layer_1`, or Keras' `dense` and `dense_1`.
 
     Args:
         model: A built model.
@@ -51,9 +52,10 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     for path in paths[:first]:
         found[f"^{re.escape(path)}$"] = factor ** (len(numbers) + 1)
     before, name = stem
+    start = re.escape("/".join([*before, name]))
     for depth, number in enumerate(numbers):
-        start = re.escape("/".join([*before, name]))
-        found[f"^{start}_?{number}/"] = factor ** (len(numbers) - depth)
+        end = "/" if number == UNNUMBERED else f"_?{number}/"
+        found[f"^{start}{end}"] = factor ** (len(numbers) - depth)
     return found
 
 
@@ -66,17 +68,23 @@ def _stems(path: str) -> dict[Stem, int]:
     found = {}
     for i, part in enumerate(parts):
         match = NUMBERED.match(part)
-        if match:
-            found[(tuple(parts[:i]), match[1])] = int(match[2])
+        name, number = match.groups() if match else (part, UNNUMBERED)
+        found[(tuple(parts[:i]), name)] = int(number)
     return found
 
 
 def _blocks(paths: list[str], model: Any) -> tuple[Stem, list[int]]:
-    """The stem with the most numbers, the outermost first; its numbers."""
+    """The stem with the most numbers, the outermost first; its numbers.
+
+    Keras names the first of several equal layers without a number.
+    """
     numbers: dict[Stem, set[int]] = {}
     for path in paths:
         for stem, number in _stems(path).items():
             numbers.setdefault(stem, set()).add(number)
+    for found in numbers.values():
+        if 1 not in found or 0 in found:
+            found.discard(UNNUMBERED)
     best = max(
         numbers,
         key=lambda stem: (len(numbers[stem]), -len(stem[0])),

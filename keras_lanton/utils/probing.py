@@ -92,20 +92,32 @@ def optimizer_within(model: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def _loss_scale(optimizer: keras.optimizers.LossScaleOptimizer) -> float:
+    """The scale of the next step."""
+    if not optimizer.built:
+        return float(optimizer.initial_scale)
+    return float(ops.convert_to_numpy(optimizer.dynamic_scale))
+
+
 @contextlib.contextmanager
 def optimizer_in_place(model: Any, trial: Any) -> Iterator[None]:
     """The model with another optimizer; then it and its weights as they were.
 
     Args:
         model: A compiled model.
-        trial: The other optimizer; Keras' loss scaling stays around it.
+        trial: The other optimizer; Keras' loss scaling stays around it, at
+            the scale that it has reached.
     """
     original = model.optimizer
     weights = [ops.convert_to_numpy(v).copy() for v in model.variables]
     model.optimizer = (
         trial
         if optimizer_within(model) is original
-        else keras.optimizers.LossScaleOptimizer(trial)
+        else keras.optimizers.LossScaleOptimizer(
+            trial,
+            initial_scale=_loss_scale(original),
+            dynamic_growth_steps=original.dynamic_growth_steps,
+        )
     )
     model.train_function = None  # which has the optimizer in it
     try:

@@ -123,7 +123,8 @@ def find_learning_rate(
     Raises:
         ValueError: For a wrong argument, a model that is not compiled with an
             optimizer of this package, data without a batch, a loss that is
-            not finite from the start, or runs that all diverge.
+            not finite from the start, gradients that are never finite, or
+            runs that all diverge.
 
     Examples:
         >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)
@@ -256,6 +257,12 @@ class _Runs:
                 if k + 1 < steps:  # else the bar has ended its line already
                     progress.update(k + 1, finalize=True)
                 return math.inf
+        taken = int(ops.convert_to_numpy(self.optimizer.micro_steps))
+        if taken == self.optimizer.skipped_steps:
+            raise ValueError(
+                "A gradient must be finite. "
+                f"Received: none in {steps} steps at a rate of {rate:g}"
+            )
         return float(np.mean(losses[-max(1, round(MEASURED * steps)) :]))
 
 
@@ -282,6 +289,9 @@ def _trial(model: Any, batch: Any) -> Iterator[Any]:
     trial = type(inner).from_config(
         {**inner.get_config(), "learning_rate": 0.0}
     )
+    excluded = [v for v in model.trainable_variables if not inner.may_decay(v)]
+    if excluded:
+        trial.exclude_from_weight_decay(excluded)
     with optimizer_in_place(model, trial):
         model.optimizer.build(model.trainable_variables)
         yield trial

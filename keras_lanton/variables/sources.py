@@ -105,8 +105,14 @@ class SpecSources:
             decided: The specs of all variables; empty before the build, where
                 the records are of those that are known already.
         """
-        given = {**self.read, **self.assigned}
-        known = list(decided) or self.saved + list(given.values())
+        given = [*{**self.read, **self.assigned}.values()]
+        saved = list(self.saved)
+        for spec in given:
+            for old in saved:
+                if (old.path, old.shape) == (spec.path, spec.shape):
+                    saved.remove(old)
+                    break
+        known = list(decided) or given + saved
         return [spec_to_config(spec) for spec in known] or None
 
 
@@ -128,26 +134,44 @@ def _match(
 
     Matched by path and shape, in order, since paths are not unique. Numbers
     that Keras adds to names may differ between processes, and a loaded
-    `Sequential` leaves its own name out of its variables' paths.
+    `Sequential` leaves its own name out of its variables' paths. Where all
+    names differ by numbers alone, the order decides: dense_1 of one process
+    may be dense_2 of another. Records that are left over are of frozen
+    variables, if every variable has one.
     """
+    places = [(variable_path(v), tuple(v.shape)) for v in variables]
+    if _are_renumbered(records, places):
+        return dict(enumerate(records))
     matched: dict[int, VariableSpec] = {}
     left = list(records)
     for same in (_equal, _equal_but_for_numbers, _one_ends_in_the_other):
-        for i, variable in enumerate(variables):
-            path, shape = variable_path(variable), tuple(variable.shape)
-            for spec in left if i not in matched else ():
+        for i, (path, shape) in enumerate(places):
+            if i in matched:
+                continue
+            for spec in left:
                 if shape == spec.shape and same(path, spec.path):
                     matched[i] = spec
                     left.remove(spec)
                     break
-    if left:
+    if left and len(matched) < len(places):
         raise ValueError(
             "The optimizer's config holds the roles of another model: "
             "`config['roles']` must be None or match the variables. Allowed: "
-            f"{[(variable_path(v), tuple(v.shape)) for v in variables]}. "
+            f"{places}. "
             f"Received: {[(spec.path, spec.shape) for spec in left]}"
         )
     return matched
+
+
+def _are_renumbered(
+    records: Sequence[VariableSpec],
+    places: Sequence[tuple[str, tuple[int, ...]]],
+) -> bool:
+    """Returns whether paths differ, in order, by Keras' numbers alone."""
+    saved = [(spec.path, spec.shape) for spec in records]
+    return sorted(saved) != sorted(places) and [
+        (_without_numbers(path), shape) for path, shape in saved
+    ] == [(_without_numbers(path), shape) for path, shape in places]
 
 
 def _equal(one: str, two: str) -> bool:

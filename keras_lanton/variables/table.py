@@ -1,5 +1,6 @@
 """The table that `optimizer.summary()` prints."""
 
+import collections
 import io
 import math
 import re
@@ -114,6 +115,21 @@ def _doubts(specs: Sequence[VariableSpec]) -> list[str]:
         "Before the first step, `read_roles(model)` reads views from the "
         "model's layers, and `assign_role` sets them by hand."
     ]
+
+
+def describe_multipliers(factors: Sequence[float]) -> list[str]:
+    """A line on the variables whose rate is not the base rate, if any.
+
+    Args:
+        factors: On the rate, one per variable.
+    """
+    counts = collections.Counter(factors)
+    told = [
+        f"{count} at {factor:g} times the rate" if factor else f"{count} frozen"
+        for factor, count in sorted(counts.items())
+        if factor != 1.0
+    ]
+    return [f"rate_multipliers: {', '.join(told)} (variables)"] if told else []
 
 
 def describe_memory(

@@ -139,3 +139,14 @@ def test_gradients_whose_sum_is_not_a_float_are_skipped(size, skipped):
 
 def test_skipped_steps_before_build():
     assert Lanton().skipped_steps == 0
+
+
+@pytest.mark.parametrize("value", keep([np.inf, -np.inf], [np.inf]))
+def test_an_infinite_gradient_is_skipped_before_it_is_clipped(value):
+    optimizer, variables = run(make_gradients(1), clipvalue=1.0)
+    before = to_arrays(variables)
+    gradients = make_gradients(1, seed=5)[0]
+    gradients[0].flat[0] = value
+    apply(optimizer, variables, gradients)
+    assert optimizer.skipped_steps == 1
+    assert_equal(to_arrays(variables), before)

@@ -635,3 +635,45 @@ if __name__ == "__main__":
     {"save": write_saved, "resume": write_resumed}[sys.argv[1]](
         pathlib.Path(sys.argv[2]), sys.argv[3]
     )
+
+
+@logic
+@pytest.mark.parametrize(
+    "rate", [1e-3, keras.optimizers.schedules.CosineDecay(1e-3, 10)]
+)
+def test_saved_before_the_first_step(tmp_path, rate):
+    model = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="only")])
+    model.compile(optimizer=Lanton(rate), loss="mse")
+    model.save(tmp_path / "model.keras")
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 3), "float32")
+    loaded.optimizer.build(loaded.trainable_variables)
+    if isinstance(rate, float):
+        loaded.optimizer.learning_rate = 1.0
+        loaded.load_weights(tmp_path / "model.weights.h5")
+        assert float(loaded.optimizer.learning_rate) == pytest.approx(rate)
+    loaded.fit(x, y, verbose=0)
+    with pytest.warns(UserWarning, match="keeps its own"):
+        loaded.load_weights(tmp_path / "model.weights.h5")
+
+
+@logic
+def test_patterns_hold_for_a_loaded_model(tmp_path):
+    """Which lacks the name of its own that a `Sequential` gives its paths."""
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(4, name="a"), layers.Dense(3)],
+        name="whole",
+    )
+    optimizer = Lanton(
+        rate_multipliers={"^whole/a/": 0.0}, weight_decay_exclude=["^whole/a/"]
+    )
+    model.compile(optimizer=optimizer, loss="mse")
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 3), "float32")
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    wanted, found = optimizer._layout, loaded.optimizer._layout
+    assert wanted.rate_multipliers == (0.0, 0.0, 1.0, 1.0)
+    assert found.rate_multipliers == wanted.rate_multipliers
+    assert found.decayed == wanted.decayed == (False, False, True, True)

@@ -154,3 +154,29 @@ def test_amsgrad_is_named():
 def test_wrong_arguments(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+@logic
+def test_epsilon_means_the_same():
+    adamw = keras.optimizers.AdamW(1e-3, epsilon=1e-2)
+    muon = keras.optimizers.Muon(1e-3, epsilon=1e-2)
+    for found in (Lanton.from_adamw(adamw), Lanton.from_muon(muon)):
+        assert found.auxiliary_adamw.epsilon_before_debiasing
+    own = DMuon(1e-3)
+    found = Lanton.from_muon(own)
+    assert found.auxiliary_adamw.epsilon_before_debiasing == (
+        own.auxiliary_adamw.epsilon_before_debiasing
+    )
+
+
+@logic
+def test_what_a_muon_of_baselines_has_besides():
+    settings = {
+        "momentum_dtype": "bfloat16",
+        "rounding": "stochastic",
+        "nonfinite": "propagate",
+        "cautious_weight_decay": True,
+    }
+    found = Lanton.from_muon(DMuon(1e-3, **settings))
+    for name, value in settings.items():
+        assert getattr(found, name) == value, name

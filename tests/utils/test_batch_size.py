@@ -8,6 +8,7 @@ from keras import layers
 from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import advise_batch_size
+from keras_lanton import find_learning_rate
 from keras_lanton.baselines import DMuon
 
 BACKEND = keras.backend.backend()
@@ -145,3 +146,38 @@ def test_model_without_matrices():
     x = np.ones((32, 4), "float32")
     with pytest.raises(ValueError, match="trainable matrices. Received:"):
         advise_batch_size(model, x, x, steps=8, verbose=False)
+
+
+@logic
+@pytest.mark.parametrize("steps", [8, 9])
+def test_a_smaller_last_batch_is_left_out(steps):
+    x, y = make_data(0.5)
+    batches = [(x[i : i + 16], y[i : i + 16]) for i in range(0, 48, 16)]
+    batches.append((x[:1], y[:1]))
+    advice = advise_batch_size(
+        make_model(), batches, steps=steps, verbose=False
+    )
+    assert advice.measured_at == 16
+
+
+@logic
+def test_batches_of_many_sizes():
+    x, y = make_data(0.5)
+    batches = ((x[:n], y[:n]) for n in range(1, COUNT))
+    with pytest.raises(ValueError, match="must have one size"):
+        advise_batch_size(make_model(), batches, steps=8, verbose=False)
+
+
+def nan_gradient(y, y_pred):
+    """A finite loss whose gradient is not a number."""
+    return keras.ops.sqrt(keras.ops.sum((y_pred * 0.0) ** 2, -1)) + 1.0
+
+
+@logic
+@pytest.mark.parametrize("search", [advise_batch_size, find_learning_rate])
+def test_gradients_that_are_never_finite(search):
+    model = make_model(Lanton())
+    model.compile(Lanton(), nan_gradient)
+    x, y = make_data(0.5)
+    with pytest.raises(ValueError, match="radient.* must be finite"):
+        search(model, x, y, steps=10, verbose=False)

@@ -6,6 +6,7 @@ from keras import layers
 
 from helpers.tiers import logic
 from helpers.transformer import make_model
+from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import explain
@@ -143,3 +144,22 @@ def test_fine_tuning():
 def test_wrong_arguments(call, said):
     with pytest.raises(ValueError, match=said):
         call()
+
+
+def test_multipliers_and_the_decay_of_adamw():
+    model = make_model()
+    optimizer = Lanton(
+        rate_multipliers={"query": 0.0, "value": 10.0},
+        auxiliary_adamw=AuxiliaryAdamW(weight_decay=0.0),
+    )
+    text = told(model, optimizer)
+    assert "frozen" in text
+    assert "at 10 times the rate (variables)" in text
+    assert "what AdamW updates: 0 times its rate" in text
+
+
+def test_an_optimizer_of_another_model():
+    optimizer = Lanton()
+    optimizer.build(make_model().trainable_variables)
+    with pytest.raises(ValueError, match="built on .* of another model"):
+        explain(make_model(), optimizer)

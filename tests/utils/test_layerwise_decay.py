@@ -93,3 +93,14 @@ def test_a_model_without_blocks():
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
     with pytest.raises(ValueError, match="two blocks or more"):
         layerwise_decay(model, 0.9)
+
+
+def test_names_that_keras_gives():
+    """The first of several equal layers has no number."""
+    names = ("emb", "enc", "enc_1", "enc_2", "head")
+    model = keras.Sequential(
+        [keras.Input((4,)), *(layers.Dense(4, name=n) for n in names)]
+    )
+    found = rates(model, 0.5)
+    wanted = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+    assert [*found.values()][::2] == [*wanted]

@@ -9,6 +9,7 @@ from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import find_learning_rate
+from keras_lanton.utils import rate_finder
 from keras_lanton.utils.rate_finder import lowest_point
 
 BACKEND = keras.backend.backend()
@@ -209,3 +210,15 @@ def test_loss_that_is_nan():
     x, y = make_data()
     with pytest.raises(ValueError, match="Received: nan"):
         find_learning_rate(make_model(), x, y * np.nan, verbose=False)
+
+
+@logic
+def test_variables_that_do_not_decay_do_not_in_the_search():
+    model = make_model()
+    kernel = model.trainable_variables[0]
+    model.optimizer.exclude_from_weight_decay([kernel])
+    x, y = make_data()
+    batch = next(iter([(x[:4], y[:4])]))
+    with rate_finder._trial(model, batch) as trial:
+        assert not trial._layout.decayed[0]
+        assert trial._layout.decayed[1]

@@ -57,3 +57,42 @@ def test_names_may_be_numbered_otherwise(tmp_path):
     assert [one.role for one in loaded.layers] == [
         one.role for one in optimizer.layers
     ]
+
+
+def three(*names):
+    return keras.Sequential(
+        [keras.Input((4,)), *(layers.Dense(4, name=name) for name in names)]
+    )
+
+
+@logic
+def test_roles_that_were_read_with_a_frozen_layer():
+    model = three("a", "b", "c")
+    model.layers[0].trainable = False
+    config = Lanton().read_roles(model).get_config()
+    loaded = Lanton.from_config(config)
+    loaded.build(model.trainable_variables)
+    assert [spec.path.split("/")[-2] for spec in loaded.layers] == [*"bbcc"]
+
+
+@logic
+def test_roles_that_are_set_again_win():
+    model = three("a", "b")
+    optimizer = Lanton().read_roles(model)
+    again = Lanton.from_config(optimizer.get_config())
+    again.assign_role("embedding", model.layers[0].kernel)
+    last = Lanton.from_config(again.get_config())
+    last.build(model.trainable_variables)
+    assert [spec.role for spec in last.layers][::2] == ["embedding", "hidden"]
+
+
+@logic
+def test_names_that_are_shifted_by_one():
+    model = three("dense", "dense_1", "dense_2")
+    optimizer = Lanton()
+    optimizer.assign_role("embedding", model.layers[0].kernel)
+    optimizer.build(model.trainable_variables)
+    loaded = Lanton.from_config(optimizer.get_config())
+    loaded.build(three("dense_1", "dense_2", "dense_3").trainable_variables)
+    roles = [spec.role for spec in loaded.layers][::2]
+    assert roles == ["embedding", "hidden", "hidden"]

@@ -1,0 +1,82 @@
+"""Other float types than Keras' and JAX' usual ones."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from helpers.runs import BACKEND
+from helpers.tiers import keep
+from keras_lanton import Lanton
+from keras_lanton import baselines
+
+
+def fit(optimizer):
+    """The losses of two epochs, and the model."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((8,), dtype="int32"),
+            layers.Embedding(50, 16),
+            layers.Dense(160),
+            layers.Dense(50, name="head"),
+        ]
+    )
+    model.compile(
+        optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    x = np.random.default_rng(0).integers(0, 50, (64, 8)).astype("int32")
+    history = model.fit(x, x, batch_size=8, epochs=2, verbose=0)
+    return [float(loss) for loss in history.history["loss"]], model
+
+
+@pytest.fixture
+def floatx(request):
+    before, policy = keras.config.floatx(), keras.config.dtype_policy()
+    keras.config.set_floatx(request.param)
+    keras.config.set_dtype_policy(request.param)  # one may be set already
+    yield request.param
+    keras.config.set_floatx(before)
+    keras.config.set_dtype_policy(policy)
+
+
+@pytest.mark.parametrize(
+    "floatx", keep(["bfloat16", "float16"], ["bfloat16"]), indirect=True
+)
+@pytest.mark.parametrize(
+    "make",
+    keep(
+        [
+            Lanton,
+            lambda rate: Lanton(rate, noise=None, momentum_dtype="int8"),
+            Lanton.paper,
+            baselines.Gluon,
+            baselines.Scion,
+            baselines.Lamb,
+        ],
+        [Lanton],
+    ),
+)
+def test_floatx(floatx, make):
+    losses, model = fit(make(1e-3))
+    assert losses[1] <= losses[0]
+    assert model.layers[1].kernel.dtype == floatx
+    if isinstance(model.optimizer, Lanton) and model.optimizer.noise:
+        for report in model.optimizer.noise_report().values():
+            assert np.isfinite(report["noise"]).all()
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX alone has it")
+def test_64_bit_numbers():
+    jax = pytest.importorskip("jax")
+    with contextlib.ExitStack() as stack:
+        stack.callback(
+            jax.config.update, "jax_enable_x64", jax.config.jax_enable_x64
+        )
+        jax.config.update("jax_enable_x64", True)
+        losses, model = fit(Lanton(1e-3))
+    assert losses[1] < losses[0]
+    dtypes = {variable.dtype for variable in model.optimizer.variables}
+    assert dtypes == {"int32", "float32"}
