@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -324,9 +325,8 @@ class LMOOptimizer(LayerwiseOptimizer):
         rates = eta * ratio * ops.cast(active_matrices, "float32")
         rates = backend.constant(work.step_scales) * rates
 
-        c, nesterov_weight, decay_factor, *adamw = self._scalars(
-            state["last_step"], active, eta, t
-        )
+        scalars = self._scalars(state["last_step"], active, eta, t)
+        c, nesterov_weight = scalars.gradient_weight, scalars.nesterov_weight
 
         # Line 5: B_t. `new` is the state as it grows.
         B = backend.lerp_(B_last, G, c)
@@ -351,13 +351,13 @@ class LMOOptimizer(LayerwiseOptimizer):
                 stack,
                 O,
                 ops.take(rates, backend.constant(matrices)),
-                decay_factor,
+                scalars.decay_factor,
                 cautious=self.cautious_weight_decay,
                 casts=self._casts(stack.indices, t),
             )
 
         if self.auxiliary_adamw is not None:
-            new["velocity"] = self._update_by_adamw_(X, G, new, adamw, t)
+            new["velocity"] = self._update_by_adamw_(X, G, new, scalars, t)
         new |= self._momentum.write(B, state, c, t)
         return X, self.new_state(state, active, t, **new)
 
@@ -404,12 +404,8 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     def _scalars(
         self, last_step: Tensor, active: Tensor, eta: Tensor, t: Tensor
-    ) -> list[list[Any]]:
-        """One scalar for each variable, of each kind.
-
-        The weights of the gradient in B_t and in what line 6 sees, the factor
-        on the weights, then those of AdamW.
-        """
+    ) -> "Scalars":
+        """What line 5, line 10 and AdamW multiply each variable with."""
         with backend.on_host():
             mask = ops.cast(active, "float32")
             rates = self.variable_rates(eta) * mask
@@ -418,7 +414,7 @@ class LMOOptimizer(LayerwiseOptimizer):
                 1.0 - rates * self.weight_decays(),
                 *self._adamw_scalars(rates, mask, t),
             )
-        return scalars  # type: ignore[no-any-return]
+        return Scalars(*scalars)
 
     def _momentum_weights(
         self, last_step: Tensor, mask: Tensor, t: Tensor
@@ -490,10 +486,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     def _adamw_scalars(
         self, rates: Tensor, mask: Tensor, t: Tensor
     ) -> list[Tensor]:
-        """Scalars of AdamW, `(variables,)` each.
-
-        Mask, rate, decay factor, and the two of `debiasing`.
-        """
+        """The fields of `Scalars` that are AdamW's, `(variables,)` each."""
         part = self.auxiliary_adamw
         if part is None:
             return []
@@ -512,7 +505,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         X: list[Tensor],
         G: Sequence[Tensor],
         new: State,
-        scalars: Sequence[Sequence[Any]],
+        scalars: "Scalars",
         t: Tensor,
     ) -> list[Tensor]:
         """Replaces AdamW's variables in X, and returns their velocity."""
@@ -520,18 +513,18 @@ class LMOOptimizer(LayerwiseOptimizer):
         chosen = self._layout.with_roles(self.adamw_roles)
         if part is None or not chosen:
             return list(new["velocity"])
-        mask, rates, decay_factors, *both = (
-            [s[i] for i in chosen] for s in scalars
-        )
         updated, velocity = part.update_(
             [X[i] for i in chosen],
             [G[i] for i in chosen],
             [new["momentum"][i] for i in chosen],
             new["velocity"],
-            active=mask,
-            rates=rates,
-            decay_factors=decay_factors,
-            debiasing=(both[0][0], both[1][0]),
+            active=[scalars.adamw_active[i] for i in chosen],
+            rates=[scalars.adamw_rate[i] for i in chosen],
+            decay_factors=[scalars.adamw_decay_factor[i] for i in chosen],
+            debiasing=(
+                scalars.adamw_debiasing_m[0],
+                scalars.adamw_debiasing_v[0],
+            ),
             cautious=self.cautious_weight_decay,
             casts=self._casts(chosen, t),
         )
@@ -671,6 +664,30 @@ class LMOOptimizer(LayerwiseOptimizer):
                 config[name] = part_from_config(config[name], custom_objects)
         made: LMOOptimizer = super().from_config(config, custom_objects)
         return made
+
+
+class Scalars(NamedTuple):
+    """Lists of one scalar for each variable.
+
+    Args:
+        gradient_weight: Of G_t in B_t [Alg. 1, line 5]; 0 without a gradient.
+        nesterov_weight: Of G_t in what line 6 sees.
+        decay_factor: On the weight in line 10, 1 - eta gamma.
+        adamw_active: 1 or 0: whether AdamW has a gradient.
+        adamw_rate: AdamW's rate.
+        adamw_decay_factor: On the weight, of AdamW.
+        adamw_debiasing_m: 1 - b1^t, the same for all.
+        adamw_debiasing_v: sqrt(1 - b2^t), the same for all.
+    """
+
+    gradient_weight: list[Any]
+    nesterov_weight: list[Any]
+    decay_factor: list[Any]
+    adamw_active: Sequence[Any] = ()
+    adamw_rate: Sequence[Any] = ()
+    adamw_decay_factor: Sequence[Any] = ()
+    adamw_debiasing_m: Sequence[Any] = ()
+    adamw_debiasing_v: Sequence[Any] = ()
 
 
 def update_stack_(

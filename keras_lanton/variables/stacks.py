@@ -139,25 +139,38 @@ class Stack:
         even = math.ceil(len(self) / math.ceil(len(self) / size))
         unit = max(map(len, self.parts)) if whole_variables else 1
         size = min(size, math.ceil(even / unit) * unit)
-        pieces: list[list[StackPart]] = [[]]
-        for part in self.parts:
-            start = part.start
-            while start < part.stop:
-                room = size - sum(map(len, pieces[-1]))
-                wanted = part.stop - start
-                if whole_variables and wanted > room and pieces[-1]:
-                    room = 0
-                if room <= 0:
-                    pieces.append([])
-                    continue
-                stop = start + (
-                    wanted if whole_variables else min(wanted, room)
-                )
-                pieces[-1].append(
-                    dataclasses.replace(part, start=start, stop=stop)
-                )
-                start = stop
-        return [dataclasses.replace(self, parts=tuple(p)) for p in pieces]
+        divide = _whole if whole_variables else _split
+        return [
+            dataclasses.replace(self, parts=tuple(parts))
+            for parts in divide(self.parts, size)
+        ]
+
+
+def _whole(parts: Sequence[StackPart], size: int) -> list[list[StackPart]]:
+    """The parts in turn, whole, in lists of at most `size` or of one part."""
+    pieces: list[list[StackPart]] = [[]]
+    for part in parts:
+        if pieces[-1] and sum(map(len, pieces[-1])) + len(part) > size:
+            pieces.append([])
+        pieces[-1].append(part)
+    return pieces
+
+
+def _split(parts: Sequence[StackPart], size: int) -> list[list[StackPart]]:
+    """The parts in turn, cut into lists of `size` matrices."""
+    pieces: list[list[StackPart]] = [[]]
+    room = size
+    for part in parts:
+        start = part.start
+        while start < part.stop:
+            if room == 0:
+                pieces.append([])
+                room = size
+            stop = min(start + room, part.stop)
+            pieces[-1].append(dataclasses.replace(part, start=start, stop=stop))
+            room -= stop - start
+            start = stop
+    return pieces
 
 
 def equal_stacks(
