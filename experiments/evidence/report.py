@@ -171,21 +171,49 @@ def hours(results):
 
 
 def starts(results):
-    """A sentence on runs whose optimizer did not start anew; or ""."""
-    found = [
-        result
-        for result in results
-        if result.get("ratios") and result.get("start") != "fresh"
-    ]
-    if not found:
+    """On runs whose optimizer did not start anew; or ""."""
+    measured = [result for result in results if result.get("ratios")]
+    left = sum(not starts_fresh(result) for result in measured)
+    if not left:
         return ""
-    return (
-        f"**Starts.** {len(found)} of the runs that measure noise may have "
-        "started with the momentum and the noise that the run before them "
-        "had left: their files have no `start`. Runs of `noise=None`, of "
-        "other optimizers and of the CNN have nothing left to start with. "
-        "[Some were trained again](#how-exact-is-a-loss)."
+    text = (
+        f"**Starts.** {left} of the {len(measured)} runs that measure noise "
+        "may have started with the momentum and the noise that the run before "
+        "them had left. Runs of `noise=None`, of other optimizers and of the "
+        "CNN have nothing left to start with. [Some were trained "
+        "again](#how-exact-is-a-loss). Runs of `Lanton()` that certainly start "
+        "afresh:"
     )
+    counts = {}
+    options = CONTESTANTS["lanton_defaults"][2]
+    for result in measured:
+        settings = result["settings"]
+        if settings["options"] == options and settings["model"] == "gpt2":
+            key = (
+                settings["size"],
+                f"{64 * settings['batch_size']:,}",
+                length_of(settings),
+                settings["text"],
+            )
+            counts.setdefault(key, []).append(starts_fresh(result))
+    rows = [
+        [*key, f"{sum(fresh)} of {len(fresh)}"]
+        for key, fresh in sorted(counts.items())
+    ]
+    head = ["size", "tokens per batch", "length", "text", "runs"]
+    return f"{text}\n\n{markdown_table(head, rows)}" if rows else text
+
+
+def starts_fresh(result):
+    """Whether a run certainly started with no state of another."""
+    return result.get("start") == "fresh"
+
+
+def length_of(settings):
+    """The length of a run in words."""
+    if "steps" in settings:
+        return f"{settings['steps']:,} steps"
+    return f"{settings['tokens_per_weight']:g} tokens per weight"
 
 
 def trained_again(again):
@@ -196,25 +224,35 @@ def trained_again(again):
     """
     found = {}
     for first, second in again:
-        fresh = second.get("start") == "fresh"
-        kind = "again" if fresh else "start"
+        kind = "again" if starts_fresh(second) else "start"
         kind = "gpu" if "gpu" in second["machine"] else kind
-        rate = f"{first['settings']['learning_rate']:g}"
-        key = (OTHERWISE[kind], rate if kind == "start" else "all")
+        settings = first["settings"]
+        rate = f"{settings['learning_rate']:g}"
+        key = (
+            OTHERWISE[kind],
+            settings["size"],
+            rate if kind == "start" else "all",
+        )
         found.setdefault(key, []).append(second["loss"] - first["loss"])
     if not found:
         return []
     rows = [
         [
-            what,
-            rate,
+            *key,
             str(len(differences)),
             with_interval(differences),
             f"{min(differences):.4f} to {max(differences):.4f}",
         ]
-        for (what, rate), differences in sorted(found.items())
+        for key, differences in sorted(found.items())
     ]
-    head = ["other result", "rates", "runs", "loss above the first", "from"]
+    head = [
+        "other result",
+        "size",
+        "rates",
+        "runs",
+        "loss above the first",
+        "from",
+    ]
     return ["## How exact is a loss?", EXACT, markdown_table(head, rows)]
 
 

@@ -405,7 +405,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     def _scalars(
         self, last_step: Tensor, active: Tensor, eta: Tensor, t: Tensor
     ) -> "Scalars":
-        """What line 5, line 10 and AdamW multiply each variable with."""
+        """The scalars of each variable, for lines 5 and 10 and for AdamW."""
         with backend.on_host():
             mask = ops.cast(active, "float32")
             rates = self.variable_rates(eta) * mask

@@ -122,9 +122,9 @@ def find_learning_rate(
 
     Raises:
         ValueError: For a wrong argument, a model that is not compiled with an
-            optimizer of this package, data without a batch, a loss that is
-            not finite from the start, gradients that are never finite, or
-            runs that all diverge.
+            optimizer of this package, or data without a batch. Also for a
+            loss that is not finite from the start, gradients that are never
+            finite, or runs that all diverge.
 
     Examples:
         >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)

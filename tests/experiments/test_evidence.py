@@ -182,9 +182,9 @@ def test_the_page_tells_how_exact_a_loss_is():
     page = report.page(lambda trial: None, [first, on_gpu], pairs)
     assert "1 runs, 0.0 core-hours" in page
     assert "1 runs, 0.0 hours, on a GPU (H200)" in page
-    assert "**Starts.** 1 of the runs" in page
-    assert "the run before left | 0.01 | 1 | 0.0100 |" in page
-    assert "in place of a CPU | all | 1 | -0.0100 |" in page
+    assert "**Starts.** 1 of the 1 runs" in page
+    assert "the run before left | S | 0.01 | 1 | 0.0100 |" in page
+    assert "in place of a CPU | S | all | 1 | -0.0100 |" in page
     fresh = {**first, "start": "fresh"}
     page = report.page(lambda trial: None, [fresh])
     assert "Starts." not in page
