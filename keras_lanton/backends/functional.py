@@ -115,7 +115,7 @@ def constant(array: Any) -> Tensor:
     `"bfloat16"`, JAX would have floats for integers and masks.
 
     Args:
-        array: A NumPy array of numbers or booleans.
+        array: A NumPy array.
     """
     array = np.asarray(array)
     dtype = array.dtype.name.replace("64", "32")
