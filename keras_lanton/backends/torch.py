@@ -126,7 +126,9 @@ def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
 
 
 def dense(gradient: Tensor | None) -> Tensor | None:
-    """Gradients are dense already."""
+    """The sparse gradient of a lookup as a dense tensor."""
+    if isinstance(gradient, torch.Tensor) and gradient.is_sparse:
+        return gradient.to_dense()
     return gradient
 
 

@@ -211,7 +211,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """The specs of the variables that `step_` updates.
 
         They leave out the scales of float8 training, which Keras overwrites
-        with their gradient.
+        with their gradient, and variables without an entry.
 
         Raises:
             ValueError: Before the optimizer is built.
@@ -280,11 +280,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         super().build(variables)
         # Not as an attribute of Keras': it would save the model's variables.
         object.__setattr__(self, "built_on", tuple(variables))
-        updated = [
-            i
-            for i, variable in enumerate(variables)
-            if not getattr(variable, "overwrite_with_gradient", False)
-        ]
+        updated = [i for i, v in enumerate(variables) if _is_updated(v)]
         decayed = self._decide_decay(variables, specs)
         multipliers = self.multipliers_of(specs)
         self._layout = VariableLayout(
@@ -592,10 +588,15 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             if self.nonfinite == "skip" and self.clipvalue is not None:
                 # Keras would clip an infinite entry to a finite one.
                 grads = [_infinite_as_nan(gradient) for gradient in grads]
+        if self.built and self.use_ema:
             # A copy: on PyTorch the tensor would follow its variable.
             skipped = ops.convert_to_tensor(self._state.skipped_steps)
             self._state.skipped_before = skipped + 0
-        super().apply(grads, trainable_variables)
+        try:
+            super().apply(grads, trainable_variables)
+        finally:
+            if self.built:  # a compiled step's tensor must not outlive it
+                self._state.skipped_before = None
 
     @backend.eager  # type: ignore[untyped-decorator]
     def update_variables(
@@ -717,6 +718,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             **{name: getattr(self, name) for name in self.arguments},
         )
         return config
+
+
+def _is_updated(variable: Any) -> bool:
+    """Returns whether a variable has entries, which the step updates."""
+    overwritten = getattr(variable, "overwrite_with_gradient", False)
+    return not overwritten and math.prod(variable.shape) > 0
 
 
 def _is_new(store: Any) -> bool:

@@ -21,7 +21,7 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
     A `.weights.h5` file has no checksums: damaged digits go unnoticed.
 
     Args:
-        model: A built model, compiled with the optimizer that gets the state.
+        model: A built model; if it is compiled, its optimizer gets the state.
         path: A `.keras` or `.weights.h5` file.
 
     Raises:
@@ -30,11 +30,11 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
     path = os.fspath(path)
     if path.endswith(".keras"):
         _check_archive(path)
-    optimizer = model.optimizer
+    optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
         optimizer.build(model.trainable_variables)
     variables = _variables(model)
-    before = [np.array(ops.convert_to_numpy(v.value)) for v in variables]
+    before = [np.array(ops.convert_to_numpy(v)) for v in variables]
     try:
         model.load_weights(path)
     except BaseException as error:
@@ -70,10 +70,10 @@ def _check_archive(path: str) -> None:
 
 
 def _variables(model: keras.Model) -> list[Any]:
-    """All variables that a file may set, each once."""
-    optimizer = model.optimizer
+    """All variables that a file sets, each once."""
+    optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", None)
-    found = [*model.variables, *model.metrics_variables]
+    found = [*model.variables]
     for one in (optimizer, inner):
         found += one.variables if one is not None else []
     return list({id(variable): variable for variable in found}.values())

@@ -156,7 +156,9 @@ def _match(
     if left and len(matched) < len(places):
         raise ValueError(
             "The optimizer's config holds the roles of another model: "
-            "`config['roles']` must be None or match the variables. Allowed: "
+            "`config['roles']` must be None or match the variables; "
+            "`from_config({**config, 'roles': None})` decides them anew. "
+            "Allowed: "
             f"{places}. "
             f"Received: {[(spec.path, spec.shape) for spec in left]}"
         )

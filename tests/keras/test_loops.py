@@ -450,3 +450,18 @@ def test_subset_of_the_variables():
         np.testing.assert_array_equal(one, two)
     for one, two in zip(moved, before[0], strict=True):
         assert np.abs(one - two).max() > 1e-4
+
+
+@on_jax
+@pytest.mark.parametrize("use_ema", keep([True, False], [False]))
+def test_no_tracer_outlives_a_step(use_ema):
+    jax = pytest.importorskip("jax")
+    variable = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
+    optimizer = Lanton(0.1, noise=None, use_ema=use_ema)
+    optimizer.build([variable])
+    with jax.checking_leaks():
+        jax.jit(optimizer.stateless_apply)(
+            [v.value for v in optimizer.variables],
+            [np.ones((3, 2), "float32")],
+            [variable.value],
+        )

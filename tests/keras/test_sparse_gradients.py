@@ -6,6 +6,7 @@ import pytest
 
 from helpers.models import to_arrays
 from helpers.optimizers import paper
+from helpers.runs import BACKEND
 from helpers.runs import CLIPS
 from helpers.runs import OPTIONS
 from helpers.runs import assert_close
@@ -15,6 +16,7 @@ from helpers.runs import only_tensorflow
 from helpers.runs import run
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
+from keras_lanton import Lanton
 
 
 # -- Sparse gradients ------------------------------------------------------
@@ -80,3 +82,16 @@ def test_sparse_gradients_under_loss_scaling():
     _, wanted = run(make_gradients(3))
     # Observed 0.
     assert_close(to_arrays(found), to_arrays(wanted), 1e-6)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's sparse tensors")
+def test_sparse_tensors_of_pytorch():
+    torch = pytest.importorskip("torch")
+    found = []
+    for sparse in (True, False):
+        table = keras.Variable(np.ones((4, 3), "float32"), name="embeddings")
+        gradient = torch.sparse_coo_tensor([[0, 2]], torch.ones(2, 3), (4, 3))
+        gradient = gradient if sparse else gradient.to_dense()
+        Lanton(0.1).apply([gradient], [table])
+        found.append(keras.ops.convert_to_numpy(table))
+    np.testing.assert_array_equal(*found)

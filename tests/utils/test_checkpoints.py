@@ -1,5 +1,7 @@
 """Loading all or nothing."""
 
+import keras
+import numpy as np
 import pytest
 
 import faults
@@ -36,3 +38,14 @@ def test_load_checkpoint_names_what_does_not_fit(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_checkpoint(model, tmp_path / "none.keras")
     assert faults.equal(faults.state(model), before)
+
+
+def test_load_checkpoint_into_a_model_that_is_not_compiled(tmp_path):
+    model = faults.built_model()
+    model.save(tmp_path / "model.keras")
+    bare = keras.models.clone_model(model)
+    load_checkpoint(bare, tmp_path / "model.keras")
+    for one, two in zip(bare.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
+        )
