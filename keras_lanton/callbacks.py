@@ -216,9 +216,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Batches are counted anew in each epoch."""
         self._last_batch = -1
         # Here `BackupAndRestore` has restored the optimizer's step.
-        if self.csv is not None and not self._resumed:
-            self._resume(self.csv, self._optimizer())
-            self._resumed = True
+        self._resume_once()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Takes a record, or prints a line, when it is time."""
@@ -239,6 +237,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Writes what is left."""
+        self._resume_once()  # a finished run has no epoch
         self._read()
         if self._writer is not None:
             self._writer.flush()
@@ -256,6 +255,11 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                 f"Received: optimizer={shown(optimizer)}"
             )
         return inner
+
+    def _resume_once(self) -> None:
+        if self.csv is not None and not self._resumed:
+            self._resume(self.csv, self._optimizer())
+            self._resumed = True
 
     def _resume(self, path: pathlib.Path, optimizer: LMOOptimizer) -> None:
         """Takes over the file's records of the steps until now.

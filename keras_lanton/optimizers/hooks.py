@@ -82,6 +82,9 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
 
         Args:
             variable: Of Keras.
+
+        Returns:
+            True or False.
         """
         return bool(self._use_weight_decay(variable))
 
@@ -195,6 +198,9 @@ class PublicHooks:
 
         Args:
             variable: Of Keras.
+
+        Returns:
+            True or False.
         """
         ids, names = self._left_out
         return id(variable) not in ids and not any(
