@@ -277,6 +277,7 @@ DEFAULT_RATE = Question(
         default_by_rate(CONTESTANTS["lanton_defaults"][0]),
         default_by_rate("One rate for all rows above", OneRateTable),
         beside_half(f"{captioned()}, `sotu`", seeds=REPORTING, text="sotu"),
-        beside_half(captioned("M"), size="M"),
+        beside_half(f"{captioned()}, `wiki`"),
+        beside_half(f"{captioned('M')}, `wiki`", size="M"),
     ),
 )
