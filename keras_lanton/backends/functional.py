@@ -119,7 +119,7 @@ def constant(array: Any) -> Tensor:
     """
     array = np.asarray(array)
     dtype = array.dtype.name.replace("64", "32")
-    return ops.convert_to_tensor(array.astype(dtype), dtype)
+    return ops.convert_to_tensor(array.astype(dtype, copy=False), dtype)
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:

@@ -79,8 +79,10 @@ def explain(
             f"Received: model={shown(model)}"
         )
     adamw_rate = None if adamw is None else _rate_of_adamw(adamw)
-    optimizer = _own(optimizer, model)
-    _check_built_on(optimizer, model)
+    given = optimizer
+    optimizer = _own(given, model)
+    if given is not None:
+        _check_built_on(optimizer, model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # guesses are told below
         specs = (
