@@ -206,7 +206,7 @@ def starts(results):
 
 def starts_fresh(result):
     """Whether a run certainly started with no state of another."""
-    return result.get("start") == "fresh"
+    return result.get("start") == trials.FRESH
 
 
 def length_of(settings):

@@ -15,6 +15,7 @@ from experiments import batches
 from experiments.evidence import sizes
 from experiments.evidence import texts
 from experiments.evidence import training
+from experiments.evidence.trials import FRESH
 from keras_lanton.noise.report import NoiseSnapshot
 
 LOOKS = 100  # at most, at the ratios of a run
@@ -179,7 +180,7 @@ class Group:
             "weights": self.learner.weights,
             "steps": steps,
             "loss": loss if np.isfinite(loss) else None,
-            "start": training.FRESH,
+            "start": FRESH,
             "training_loss": training.means(losses),
             "ratios": training.mean_ratios(self.ratios(i, chunks)),
         }

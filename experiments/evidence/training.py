@@ -17,11 +17,11 @@ from experiments import batches
 from experiments.evidence import sizes
 from experiments.evidence import texts
 from experiments.evidence.contestants import make_optimizer
+from experiments.evidence.trials import FRESH
 from experiments.models import make_model
 
 VALIDATION_BLOCKS = 2048
 MARKS = 20  # training losses in a result
-FRESH = "fresh"  # the optimizer's state at the start, in a result
 
 
 def make(trial, preset):

@@ -10,6 +10,7 @@ from experiments.token_files import read_json
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "evidence"
 AGAIN = RESULTS.with_name("evidence_again")  # other results of the same runs
+FRESH = "fresh"  # the optimizer's state at the start, in a result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -425,6 +425,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     def load_own_variables(self, store: Any) -> None:
         """Loads the state, all of it or nothing.
 
+        A state that was saved before the first step is a rate alone.
+
         Args:
             store: Mapping of positions ("0", "1", ...) to arrays.
 

@@ -222,3 +222,13 @@ def test_variables_that_do_not_decay_do_not_in_the_search():
     with rate_finder._trial(model, batch) as trial:
         assert not trial._layout.decayed[0]
         assert trial._layout.decayed[1]
+
+
+@logic
+def test_the_loss_scale_is_kept():
+    model = make_model(
+        keras.optimizers.LossScaleOptimizer(Lanton(1e-3), initial_scale=8.0)
+    )
+    x, y = make_data()
+    with rate_finder._trial(model, (x[:4], y[:4])):
+        assert float(model.optimizer.dynamic_scale) == 8.0
