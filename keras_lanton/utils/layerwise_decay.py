@@ -50,13 +50,24 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     first = min(i for i, path in enumerate(paths) if stem in _stems(path))
     found: dict[str, float] = {}
     for path in paths[:first]:
-        found[f"^{re.escape(path)}$"] = factor ** (len(numbers) + 1)
+        found[f"{_beginning(path, model)}$"] = factor ** (len(numbers) + 1)
     before, name = stem
-    start = re.escape("/".join([*before, name]))
+    start = _beginning("/".join([*before, name]), model)
     for depth, number in enumerate(numbers):
         end = "/" if number == UNNUMBERED else f"_?{number}/"
-        found[f"^{start}{end}"] = factor ** (len(numbers) - depth)
+        found[f"{start}{end}"] = factor ** (len(numbers) - depth)
     return found
+
+
+def _beginning(path: str, model: Any) -> str:
+    """The pattern of paths that begin so, also in the model when it is loaded.
+
+    A `Sequential` has its name in its variables' paths; loaded, it has not.
+    """
+    own = f"{model.name}/"
+    if not path.startswith(own):
+        return f"^{re.escape(path)}"
+    return f"^(?:{re.escape(own)})?{re.escape(path.removeprefix(own))}"
 
 
 Stem = tuple[tuple[str, ...], str]

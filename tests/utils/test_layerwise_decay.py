@@ -104,3 +104,16 @@ def test_names_that_keras_gives():
     found = rates(model, 0.5)
     wanted = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
     assert [*found.values()][::2] == [*wanted]
+
+
+def test_a_model_that_is_loaded_before_its_first_step(tmp_path):
+    names = ("emb", "block_0", "block_1", "head")
+    model = keras.Sequential(
+        [keras.Input((4,)), *(layers.Dense(4, name=n) for n in names)]
+    )
+    multipliers = layerwise_decay(model, 0.5)
+    model.compile(Lanton(rate_multipliers=multipliers), "mse")
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    found = loaded.optimizer._layout.rate_multipliers
+    assert found[::2] == (1 / 8, 1 / 4, 1 / 2, 1.0)
