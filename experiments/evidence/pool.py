@@ -1,5 +1,6 @@
 """Missing runs, some at a time; each leaves its file when it ends."""
 
+import contextlib
 import importlib
 import importlib.metadata
 import multiprocessing
@@ -13,17 +14,18 @@ from experiments.token_files import write_json
 SHARED = {}  # in each process: the folders, and the learner in use
 
 
-def set_up(cache, results, pin, together=False):
+def set_up(cache, results, pin, turn=None):
     """Prepare a process: one core each, and a cache of what is compiled.
 
     Args:
         cache: Folder of the cache.
         results: Folder of the results.
         pin: Whether this process has one core of its own.
-        together: Whether it shares a GPU with others. Products of the model
-            are then in float32, as on a CPU, not in TensorFloat-32.
+        turn: For a process that shares a GPU with others: a lock of whoever
+            trains there. Products of the model are then in float32, as on a
+            CPU, not in TensorFloat-32.
     """
-    if together:
+    if turn is not None:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"
     if pin and hasattr(os, "sched_setaffinity"):
@@ -32,7 +34,7 @@ def set_up(cache, results, pin, together=False):
         os.sched_setaffinity(0, {cores[number % len(cores)]})
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache / "jax-cache")
-    SHARED.update(cache=cache, results=results)
+    SHARED.update(cache=cache, results=results, turn=turn)
 
 
 def speed():
@@ -87,7 +89,7 @@ def run_together(group):
     from experiments.evidence import together  # imports Keras and JAX
 
     learner = learner_of(group[0])
-    results = together.train(learner, group, SHARED["cache"])
+    results = together.train(learner, group, SHARED["cache"], SHARED["turn"])
     return [write(*pair) for pair in zip(group, results, strict=True)]
 
 
@@ -149,16 +151,19 @@ def run_all(
 
 
 def train_groups(groups, cache, results, workers):
-    """Train groups of trials, some at a time; arguments as `run_all`."""
+    """Train groups of trials; arguments as `run_all`.
+
+    While one process trains, the others compile.
+    """
     if not workers:
-        set_up(cache, results, False, True)
+        set_up(cache, results, False, contextlib.nullcontext())
         for group in groups:
             for found in run_together(group):
                 show(*found)
         return
     os.environ["KERAS_BACKEND"] = "jax"  # of processes from now on
-    shared = (cache, results, False, True)
     context = multiprocessing.get_context("spawn")
+    shared = (cache, results, False, context.Lock())
     with context.Pool(workers, set_up, shared) as pool:
         for done in pool.imap_unordered(run_together, groups):
             for found in done:

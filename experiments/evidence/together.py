@@ -21,22 +21,29 @@ from keras_lanton.noise.report import NoiseSnapshot
 LOOKS = 100  # at most, at the ratios of a run
 
 
-def train(learner, trials, cache):
+def train(learner, trials, cache, turn):
     """Results as `Learner.train` has them, in the order of the trials.
 
     A run that ends before the others goes on at a rate of 0; its result is
-    taken at its end. Ratios are means over at most `LOOKS` moments.
+    taken at its end. Ratios are means over at most `LOOKS` moments. The
+    seconds of a run are its share of the time on the device.
 
     Args:
         learner: A `Learner`, of a trial like these.
         trials: Alike.
         cache: Folder with the tokens, in `texts`.
+        turn: A lock that is held while the steps run. Processes that share a
+            GPU at the same time make each other wait.
     """
-    started = time.perf_counter()
     group = Group(learner, trials, cache)
-    group.take_steps()
-    results = [group.result(i) for i in range(len(trials))]
-    seconds = (time.perf_counter() - started) / len(trials)
+    state = group.start()
+    group.compile(state)
+    with turn:
+        started = time.perf_counter()
+        group.take_steps(state)
+        seconds = (time.perf_counter() - started) / len(trials)
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        results = [group.result(i) for i in range(len(trials))]
     return [
         {**found, "seconds": round(seconds, 1), "together": len(trials)}
         for found in results
@@ -61,7 +68,7 @@ class Group:
         }
         self.axes = (0, 0, self.axes_of_slots())
         self.ended = {}  # by trial: the validation loss at its end
-        self.losses, self.noise = [], []  # by chunk, on the device
+        self.losses, self.noise = [], []  # by chunk
 
     def axes_of_slots(self):
         """The axis of the runs, by slot; None where all runs have the same.
@@ -135,9 +142,12 @@ class Group:
             axis=1,
         )
 
-    def take_steps(self):
-        """All steps, without waiting for the device until a run ends."""
-        rates = self.rates()
+    def compile(self, state):
+        """Compile the steps of a chunk and the validation.
+
+        Args:
+            state: From `start`.
+        """
         step = jax.vmap(
             self.learner.step, in_axes=(self.axes, 0), out_axes=(self.axes, 0)
         )
@@ -146,10 +156,23 @@ class Group:
                 step, state, (tokens, rates)
             )
         )
-        state = self.start()
+        given = (state, self.tokens(0), self.rates()[: sizes.CHUNK])
+        self.chunk = chunk.lower(*given).compile()
+        text = self.texts[self.trials[0].text]
+        self.learner.validation_loss(self.one(state, 0), text)
+
+    def take_steps(self, state):
+        """All steps, without waiting for the device until a run ends.
+
+        Args:
+            state: From `start`.
+        """
+        rates = self.rates()
         for first in range(0, max(self.steps), sizes.CHUNK):
             stop = first + sizes.CHUNK
-            state, losses = chunk(state, self.tokens(first), rates[first:stop])
+            state, losses = self.chunk(
+                state, self.tokens(first), rates[first:stop]
+            )
             self.losses.append(losses)
             self.noise.append(self.measured(state[2]))
             for i, trial in enumerate(self.trials):
@@ -157,6 +180,7 @@ class Group:
                     self.ended[i] = self.learner.validation_loss(
                         self.one(state, i), self.texts[trial.text]
                     )
+        self.losses, self.noise = jax.device_get((self.losses, self.noise))
 
     def measured(self, slots):
         """Noise and numbers of measurements, `(runs, matrices)`; or None."""

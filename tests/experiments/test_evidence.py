@@ -825,7 +825,7 @@ def result_of(trial, monkeypatch, folder):
     return trials.read(trial, folder / "results")
 
 
-def set_up_here(cache, results, pin, together=False):
+def set_up_here(cache, results, pin, turn=None):
     """`pool.set_up` without the environment of the process."""
     assert os.environ["KERAS_BACKEND"] == "jax"
-    pool.SHARED.update(cache=cache, results=results)
+    pool.SHARED.update(cache=cache, results=results, turn=turn)
