@@ -14,6 +14,12 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_lanton.backends.elementwise import clip as clip
+from keras_lanton.backends.elementwise import maximum as maximum
+from keras_lanton.backends.elementwise import minimum as minimum
+from keras_lanton.backends.elementwise import power as power
+from keras_lanton.backends.elementwise import take as take
+from keras_lanton.backends.elementwise import where as where
 from keras_lanton.types import Tensor
 
 # Dividing by more than this multiplies by a reciprocal that may count as zero.
@@ -103,6 +109,15 @@ def to_host(*tensors: Tensor) -> list[Tensor]:
     return list(tensors)
 
 
+def on_device(x: Tensor) -> Tensor:
+    """A small tensor from `to_host` as the others lie, without waiting.
+
+    Args:
+        x: A tensor.
+    """
+    return ops.convert_to_tensor(x)
+
+
 def on_host() -> contextlib.AbstractContextManager[Any]:
     """Operations on tensors from `to_host` stay there."""
     return contextlib.nullcontext()
@@ -151,7 +166,7 @@ def after(earlier: Tensor, value: Tensor) -> Tensor:
         value: A tensor.
     """
     never = ops.min(earlier) < 0.0
-    return ops.where(never, ops.zeros_like(value), value)
+    return where(never, ops.zeros_like(value), value)
 
 
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
@@ -187,14 +202,34 @@ def lerp_(
     return lerp(starts, ends, weights)
 
 
-def cast_as(x: Tensor, other: Tensor) -> Tensor:
-    """A tensor in the dtype of another one.
+def as_tensors(values: Sequence[Any]) -> list[Tensor]:
+    """Tensors of variables, tensors or arrays.
 
     Args:
-        x: A tensor.
-        other: Another tensor.
+        values: In any mixture.
     """
-    return ops.cast(x, other.dtype)
+    return [ops.convert_to_tensor(value) for value in values]
+
+
+def cast_each(tensors: Sequence[Tensor], dtypes: Sequence[Any]) -> list[Tensor]:
+    """Tensors in other dtypes.
+
+    Args:
+        tensors: Tensors of any dtypes.
+        dtypes: One per tensor: its name, or the `dtype` of a tensor.
+    """
+    pairs = zip(tensors, dtypes, strict=True)
+    return [x if x.dtype == dtype else ops.cast(x, dtype) for x, dtype in pairs]
+
+
+def store_(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
+    """New values in the dtypes of the old, which may be overwritten.
+
+    Args:
+        old: Tensors.
+        new: Tensors of their shapes.
+    """
+    return cast_each(new, [x.dtype for x in old])
 
 
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -226,7 +261,7 @@ def squares(tensors: Sequence[Tensor], largest: float) -> list[Tensor]:
         tensors: Tensors, float32.
         largest: The number.
     """
-    return [ops.minimum(x * x, largest) for x in tensors]
+    return [minimum(x * x, largest) for x in tensors]
 
 
 def adam_directions(
@@ -280,11 +315,11 @@ def update_(
     for x, step, k, cast in zip(X, steps, decay_factors, casts, strict=True):
         # Half precision would lose small steps before they are added.
         wide = x if str(x.dtype).endswith("64") else ops.cast(x, "float32")
-        k, step = ops.cast(k, wide.dtype), ops.cast(step, wide.dtype)
+        step = ops.cast(step, wide.dtype)
+        kept = wide * (k if isinstance(k, float) else ops.cast(k, wide.dtype))
         if cautious:
-            k = ops.where(ops.sign(wide) * ops.sign(step) > 0, 1.0, k)
-            k = ops.cast(k, wide.dtype)
-        updated.append(cast(k * wide + step, x.dtype))
+            kept = where(ops.sign(wide) * ops.sign(step) > 0, wide, kept)
+        updated.append(cast(kept + step, x.dtype))
     return updated
 
 
@@ -316,10 +351,10 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
     """
     X = ops.cast(X, "float32")
     scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
-    scale = ops.minimum(scale, LARGEST_DIVISOR)
-    X = X / ops.where(scale > 0, scale, 1.0)
+    scale = minimum(scale, LARGEST_DIVISOR)
+    X = X / where(scale > 0, scale, 1.0)
     squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
-    inverse = ops.rsqrt(ops.where(squares > 0, squares, 1.0))
+    inverse = ops.rsqrt(where(squares > 0, squares, 1.0))
     return X * inverse, scale * ops.sqrt(squares)
 
 
@@ -358,9 +393,9 @@ def shrunk_signs(
         A new tensor of the shape of X, float32.
     """
     X = ops.cast(X, "float32")
-    x = ops.clip(inverse * X, -LARGEST_SQUARED, LARGEST_SQUARED)
+    x = clip(inverse * X, -LARGEST_SQUARED, LARGEST_SQUARED)
     found = x * ops.rsqrt(x * x + rows * columns)
-    return factor * ops.where(noisy, found, ops.sign(X))
+    return factor * where(noisy, found, ops.sign(X))
 
 
 def add_products(

@@ -19,20 +19,29 @@ from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import adam_directions as adam_directions
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import after as after
-from keras_lanton.backends.functional import cast_as as cast_as
+from keras_lanton.backends.functional import as_tensors as as_tensors
+from keras_lanton.backends.functional import cast_each as cast_each
+from keras_lanton.backends.functional import clip as clip
 from keras_lanton.backends.functional import constant as constant
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
+from keras_lanton.backends.functional import maximum as maximum
+from keras_lanton.backends.functional import minimum as minimum
+from keras_lanton.backends.functional import on_device as on_device
 from keras_lanton.backends.functional import on_host as on_host
+from keras_lanton.backends.functional import power as power
 from keras_lanton.backends.functional import reduces
 from keras_lanton.backends.functional import reshape as reshape
 from keras_lanton.backends.functional import scale_ as scale_
 from keras_lanton.backends.functional import scale_each_ as scale_each_
 from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
 from keras_lanton.backends.functional import squares as squares
+from keras_lanton.backends.functional import store_ as store_
+from keras_lanton.backends.functional import take as take
 from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import update_ as update_
+from keras_lanton.backends.functional import where as where
 from keras_lanton.types import Tensor
 
 EAGER = False

@@ -9,19 +9,28 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import torch
 from keras import ops
 
 from keras_lanton.backends import functional
 from keras_lanton.backends.functional import Devices
-from keras_lanton.backends.functional import constant as constant
+from keras_lanton.backends.functional import clip as clip
 from keras_lanton.backends.functional import laid_out as laid_out
 from keras_lanton.backends.functional import layouts as layouts
+from keras_lanton.backends.functional import maximum as maximum
+from keras_lanton.backends.functional import minimum as minimum
+from keras_lanton.backends.functional import power as power
+from keras_lanton.backends.functional import take as take
 from keras_lanton.backends.functional import value_of as value_of
+from keras_lanton.backends.functional import where as where
 from keras_lanton.types import Tensor
 
 EAGER = True
 BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
+# Entries of weights that have a copy in float32 at a time, by device. A GPU
+# waits for Python, so it has fewer and larger calls.
+AT_ONCE = {"cpu": 2**20, "gpu": 2**24}
 # Between these, the squares that make up a norm are finite and not zero in
 # float32.
 SAFE_NORMS = (1e-12, 1e18)
@@ -155,6 +164,41 @@ def on_host() -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     context: contextlib.AbstractContextManager[Any] = keras.device("cpu")
     return context
+
+
+def on_device(x: Tensor) -> Tensor:
+    """`functional.on_device`: from memory that a GPU reads by itself."""
+    device = _default_device()
+    if device.type == "cuda" and x.device.type == "cpu":
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
+
+
+def _default_device() -> torch.device:
+    """Keras' default device now."""
+    device: torch.device = ops.empty(()).device
+    return device
+
+
+def constant(array: Any) -> Tensor:
+    """`functional.constant`, copied to each device once.
+
+    PyTorch waits for a GPU when it copies to it.
+    """
+    array = np.asarray(array)
+    if torch.compiler.is_compiling():
+        return functional.constant(array)
+    return _constant(
+        array.tobytes(), array.dtype.str, array.shape, _default_device()
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _constant(
+    data: bytes, dtype: str, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """The tensor of `constant` on a device, which Keras takes by default."""
+    return functional.constant(np.frombuffer(data, dtype).reshape(shape).copy())
 
 
 def unpack(*vectors: Tensor) -> list[list[Any]]:
@@ -318,9 +362,41 @@ def _by_weight(
         )
 
 
-def cast_as(x: Tensor, other: Tensor) -> Tensor:
-    """`functional.cast_as`, without Keras' search for symbolic tensors."""
-    return x.to(other.dtype)
+def as_tensors(values: Sequence[Any]) -> list[Tensor]:
+    """`functional.as_tensors`, without Keras' many looks at a tensor."""
+    device = _default_device()
+    found = [v.value if isinstance(v, keras.Variable) else v for v in values]
+    return [
+        x
+        if isinstance(x, torch.Tensor) and x.device == device
+        else ops.convert_to_tensor(x)
+        for x in found
+    ]
+
+
+def cast_each(tensors: Sequence[Tensor], dtypes: Sequence[Any]) -> list[Tensor]:
+    """`functional.cast_each`, a call for all that change."""
+    found = list(tensors)
+    wanted = [getattr(torch, d) if isinstance(d, str) else d for d in dtypes]
+    changed = [i for i, x in enumerate(found) if x.dtype != wanted[i]]
+    if changed:
+        new = [torch.empty_like(found[i], dtype=wanted[i]) for i in changed]
+        torch._foreach_copy_(new, [found[i] for i in changed])
+        for i, x in zip(changed, new, strict=True):
+            found[i] = x
+    return found
+
+
+def store_(old: Sequence[Tensor], new: Sequence[Tensor]) -> list[Tensor]:
+    """`functional.store_`, in place where the dtype is another."""
+    found = list(new)
+    changed = [i for i, x in enumerate(found) if x.dtype != old[i].dtype]
+    if changed:
+        held = [old[i] for i in changed]
+        torch._foreach_copy_(held, [found[i] for i in changed])
+        for i, x in zip(changed, held, strict=True):
+            found[i] = x
+    return found
 
 
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -396,11 +472,30 @@ def update_(
         torch._foreach_mul_(X, list(decay_factors))
         torch._foreach_add_(X, steps)
         return X
-    # One after the other: copies of all in float32 would take memory.
-    for x, step, factor in zip(X, steps, decay_factors, strict=True):
-        wide = x if x.dtype == torch.float64 else x.float()
-        x.copy_(torch.add(step, wide, alpha=factor))
+    # Some at a time: copies of all in float32 would take memory.
+    for some in _shares(X, AT_ONCE[device()]):
+        held = X[some]
+        wide = cast_each(held, [_at_least_float32(x.dtype) for x in held])
+        torch._foreach_mul_(wide, list(decay_factors[some]))
+        torch._foreach_add_(wide, steps[some])
+        store_(held, wide)
     return X
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return dtype if dtype == torch.float64 else torch.float32
+
+
+def _shares(tensors: Sequence[Tensor], entries: int) -> Iterator[slice]:
+    """Consecutive tensors of so many entries together, or one of more."""
+    start, total = 0, 0
+    for i, x in enumerate(tensors):
+        total += x.numel()
+        if total > entries and i > start:
+            yield slice(start, i)
+            start, total = i, x.numel()
+    if tensors:
+        yield slice(start, len(tensors))
 
 
 def bitcast(x: Tensor, dtype: str) -> Tensor:
@@ -410,9 +505,8 @@ def bitcast(x: Tensor, dtype: str) -> Tensor:
 
 def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
     """Sums of magnitudes, `(tensors,)` float32."""
-    if any(x.dtype != torch.float32 for x in tensors):
-        tensors = [x.float() for x in tensors]
-    return torch.stack(torch._foreach_norm(list(tensors), 1))
+    tensors = cast_each(tensors, ["float32"] * len(tensors))
+    return torch.stack(torch._foreach_norm(tensors, 1))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0
@@ -14,6 +15,8 @@ from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
 from keras_lanton.variables.block_kinds import BLOCKS
 from keras_lanton.variables.block_kinds import block_of
+
+backend = backends.load()
 
 # The published ratios; position embeddings are a group of their own without
 # one. The head's is the one that the LANTON paper gives it.
@@ -138,7 +141,7 @@ class BlockwiseAdamW(ElementwiseOptimizer):
         low, high = self.minimum_learning_rate, self.maximum_learning_rate
         s = (eta - low) / (high - low)
         late = low + (r * high - low) * s
-        return ops.where(t <= self.warmup_steps, r * eta, late)
+        return backend.where(t <= self.warmup_steps, r * eta, late)
 
 
 def _check_multipliers(multipliers: Any) -> None:

@@ -110,9 +110,7 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         Returns:
             The new moments, float32 or float64.
         """
-        m, v = (
-            [upcast_half(x) for x in state[k]] for k in ("momentum", "velocity")
-        )
+        m, v = (upcast_half(state[k]) for k in ("momentum", "velocity"))
         c = 1.0 - np.array(self.betas())
         c_1, c_2 = backend.unpack(
             *(ops.convert_to_tensor(one, "float32") * mask for one in c.T)

@@ -182,8 +182,8 @@ def _adaptive_radius(dual: Tensor, smoothness: np.ndarray) -> Tensor:
         for column in smoothness.T
     )
     below = L0 + L1 * dual
-    radius = dual / ops.where(below > 0, below, 1.0)
-    return ops.where(backend.constant(given), radius, 1.0)
+    radius = dual / backend.where(below > 0, below, 1.0)
+    return backend.where(backend.constant(given), radius, 1.0)
 
 
 def _first(table: Mapping[str, Any], path: str) -> Any:

@@ -84,4 +84,6 @@ def _trust_ratio(x: Tensor, u: Tensor) -> Tensor:
     """||x|| / ||u||, 1 where either is zero."""
     above, below = (ops.sqrt(ops.sum(y * y)) for y in (x, u))
     usable = ops.logical_and(above > 0, below > 0)
-    return ops.where(usable, above / ops.where(below > 0, below, 1.0), 1.0)
+    return backend.where(
+        usable, above / backend.where(below > 0, below, 1.0), 1.0
+    )

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.types import State
@@ -16,6 +17,8 @@ from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import part_from_config
 from keras_lanton.validation import shown
+
+backend = backends.load()
 
 MATRICES = ("hidden", "embedding")
 
@@ -101,7 +104,7 @@ class Mars(ElementwiseOptimizer):
         for i, before in zip(matrices, state["previous_gradient"], strict=True):
             g, g_last = (ops.cast(x, "float32") for x in (G[i], before))
             C[i] = self._corrected(g, g_last)
-            last.append(ops.where(active[i], g, g_last))
+            last.append(backend.where(active[i], g, g_last))
         return C, {"previous_gradient": last}
 
     def betas(self) -> list[tuple[float, float]]:
@@ -144,7 +147,7 @@ class Mars(ElementwiseOptimizer):
         factor = self.gamma * self.beta_1 / (1.0 - self.beta_1)
         c = g + factor * (g - g_last)
         norm = ops.sqrt(ops.sum(c * c))
-        return c / ops.maximum(norm, 1.0)
+        return c / backend.maximum(norm, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Every argument and the decided roles, as JSON types."""

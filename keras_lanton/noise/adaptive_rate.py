@@ -299,7 +299,7 @@ class NoiseAdaptiveRate(Part):
             due = self.due_chunks(plan, t)
             measured = self.measured(plan, due, state["last_step"], active, t)
         outputs = self.sample(plan, norms, G, B_last, state, due)
-        measured = ops.convert_to_tensor(measured)  # on the device again
+        measured = backend.on_device(measured)
         new = self.accumulate(plan, state, outputs, measured)
         active = backend.after(outputs, active)
         if "previous_gradient" in state:
@@ -322,7 +322,7 @@ class NoiseAdaptiveRate(Part):
         first = 1 if self.reference == "independent_gradient" else 2
         late = np.array([first + g.offset for g in plan.groups], "int32")
         due = ops.mod(t - backend.constant(late), self.interval)
-        return ops.minimum(due, backend.constant(plan.chunk_counts))
+        return backend.minimum(due, backend.constant(plan.chunk_counts))
 
     def sample(
         self,
@@ -385,8 +385,8 @@ class NoiseAdaptiveRate(Part):
         d = norm.dual(D)
         if self.alpha_unit == "signal":
             signal = norm.dual(_chunk(group, chunk, B_last))
-            d = d / ops.where(signal > 0, signal, 1.0)
-            d = ops.minimum(d, LARGEST_NOISE)
+            d = d / backend.where(signal > 0, signal, 1.0)
+            d = backend.minimum(d, LARGEST_NOISE)
         if not group.has_lines:
             return d
         rows, columns = line_rms(D)
@@ -441,9 +441,9 @@ class NoiseAdaptiveRate(Part):
             comparable = ops.logical_and(known, last_step == t - 1)
         placement = plan.placement
         return ops.logical_and(
-            ops.take(due, backend.constant(placement.groups))
+            backend.take(due, backend.constant(placement.groups))
             == backend.constant(placement.chunks),
-            ops.take(
+            backend.take(
                 comparable, backend.constant(plan.layout.variable_of_matrix)
             ),
         )
@@ -468,21 +468,21 @@ class NoiseAdaptiveRate(Part):
             `"line_noise"` where rows and columns are measured.
         """
         place = plan.placement
-        d = ops.take(outputs, backend.constant(place.columns))
+        d = backend.take(outputs, backend.constant(place.columns))
         if self.alpha_unit != "signal":  # which has no unit
             d = backend.constant(plan.layout.transpose_scale) * d
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         count = state["measurements"] + ops.cast(measured, "int32")
         new = {
-            "noise": ops.where(measured, noise, state["noise"]),
+            "noise": backend.where(measured, noise, state["noise"]),
             "measurements": count,
         }
         if "line_noise" in state:
             old = state["line_noise"]
-            lines = ops.take(outputs, backend.constant(place.line_columns))
+            lines = backend.take(outputs, backend.constant(place.line_columns))
             lines = update_noise(old, lines, beta_2=self.beta_2)
-            due = ops.take(measured, backend.constant(place.line_matrices))
-            new["line_noise"] = ops.where(due, lines, old)
+            due = backend.take(measured, backend.constant(place.line_matrices))
+            new["line_noise"] = backend.where(due, lines, old)
         return new
 
     def store_reference(
@@ -507,7 +507,7 @@ class NoiseAdaptiveRate(Part):
         """
         with backend.on_host():
             due = self.due_chunks(plan, t + 1)
-            coming = ops.where(
+            coming = backend.where(
                 ops.any(active), due, backend.constant(plan.chunk_counts)
             )
         (coming,) = backend.unpack(coming)
@@ -566,7 +566,9 @@ class NoiseAdaptiveRate(Part):
     def _debias(self, measurements: Tensor) -> Tensor:
         """sqrt(1 - b2^n): what n measurements leave of sqrt(H), at 0 first."""
         n = ops.cast(measurements, "float32")
-        return ops.sqrt(ops.where(n > 0, 1.0 - ops.power(self.beta_2, n), 1.0))
+        return ops.sqrt(
+            backend.where(n > 0, 1.0 - backend.power(self.beta_2, n), 1.0)
+        )
 
     # Within matrices.
 
@@ -581,7 +583,7 @@ class NoiseAdaptiveRate(Part):
             beta_1: Decay of the momentum.
             nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
         """
-        count = ops.take(
+        count = backend.take(
             state["measurements"], backend.constant(lines.matrices)
         )
         # Of the sample, over one gradient's.
@@ -589,7 +591,7 @@ class NoiseAdaptiveRate(Part):
             self._debias(count) * sample_variance(self.reference, beta_1) ** 0.5
         )
         rows, columns = (
-            ops.take(state["line_noise"], backend.constant(numbers))
+            backend.take(state["line_noise"], backend.constant(numbers))
             / unit[:, None]
             for numbers in (lines.rows, lines.columns)
         )

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.types import Tensor
+
+backend = backends.load()
 
 
 def update_noise(noise: Tensor, d: Tensor, *, beta_2: float) -> Tensor:
@@ -25,8 +28,8 @@ def update_noise(noise: Tensor, d: Tensor, *, beta_2: float) -> Tensor:
     Returns:
         sqrt(H_t), `(matrices,)`, float32.
     """
-    scale = ops.maximum(noise, d)
-    unit = ops.where(scale > 0, scale, 1.0)
+    scale = backend.maximum(noise, d)
+    unit = backend.where(scale > 0, scale, 1.0)
     H = beta_2 * (noise / unit) ** 2 + (1.0 - beta_2) * (d / unit) ** 2
     return scale * ops.sqrt(H)
 
@@ -41,7 +44,7 @@ def noise_factor(noise: Tensor, *, alpha: Tensor | float) -> Tensor:
     Returns:
         a_t in (0, 1], `(matrices,)`, float32.
     """
-    scale = ops.maximum(noise, alpha)
+    scale = backend.maximum(noise, alpha)
     return (alpha / scale) / ops.sqrt(
         (alpha / scale) ** 2 + (noise / scale) ** 2
     )
@@ -59,11 +62,11 @@ def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
     """
     result = ops.ones_like(noise)
     for member in groups:
-        top = ops.max(ops.where(member, noise, 0.0))
-        unit = ops.where(top > 0, top, 1.0)
+        top = ops.max(backend.where(member, noise, 0.0))
+        unit = backend.where(top > 0, top, 1.0)
         mean = _measured_mean((noise / unit) ** 2, noise, member)
-        rms = ops.where(top > 0, unit * ops.sqrt(mean), 1.0)
-        result = ops.where(member, rms, result)
+        rms = backend.where(top > 0, unit * ops.sqrt(mean), 1.0)
+        result = backend.where(member, rms, result)
     return result
 
 
@@ -88,12 +91,12 @@ def layer_ratio(
     for member in groups:
         if reduction == "max":
             measured = ops.logical_and(member, noise > 0)
-            divisor = ops.max(ops.where(measured, root, 0.0))
+            divisor = ops.max(backend.where(measured, root, 0.0))
         else:
             divisor = _measured_mean(root, noise, member)
-        ratio = root / ops.where(divisor > 0, divisor, 1.0)
-        result = ops.where(member, ratio, result)
-    return ops.where(noise > 0, result, 1.0)
+        ratio = root / backend.where(divisor > 0, divisor, 1.0)
+        result = backend.where(member, ratio, result)
+    return backend.where(noise > 0, result, 1.0)
 
 
 def momentum_variance(beta_1: float, nesterov: bool) -> float:
@@ -133,4 +136,6 @@ def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
     measured = ops.logical_and(member, noise > 0)
     count = ops.sum(ops.cast(measured, "float32"))
     # Not a product with zeros: x of another group may be infinite.
-    return ops.sum(ops.where(measured, x, 0.0)) / ops.maximum(count, 1.0)
+    return ops.sum(backend.where(measured, x, 0.0)) / backend.maximum(
+        count, 1.0
+    )

@@ -66,13 +66,13 @@ def whiten(
         `(..., rows, columns)`, float32, up to a factor for each matrix.
     """
     rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
-    signal = ops.minimum(rms / ops.where(m > 0, m, 1.0), LARGEST)
+    signal = backend.minimum(rms / backend.where(m > 0, m, 1.0), LARGEST)
     signal = SIGNAL_WEIGHT * ops.square(signal)
     # In units of the larger of the two: no matrix leaves float32.
-    unit = ops.maximum(signal, 1.0)
-    floor = ops.maximum(signal / unit, SMALLEST**2)
+    unit = backend.maximum(signal, 1.0)
+    floor = backend.maximum(signal / unit, SMALLEST**2)
     row_factors, column_factors = (
-        ops.where(known, ops.rsqrt(squares / unit + floor), 1.0)
+        backend.where(known, ops.rsqrt(squares / unit + floor), 1.0)
         for squares in (rows, columns)
     )
     M = ops.cast(M, "float32") * row_factors
@@ -103,11 +103,11 @@ class EntryNoise:
             `(n, rows, 1)`, `(n, 1, columns)` and `(n, 1, 1)`.
         """
         top = ops.max(self.columns, axis=-1, keepdims=True)
-        unit = ops.where(top > 0, top, 1.0)
+        unit = backend.where(top > 0, top, 1.0)
         m = unit * ops.sqrt(
             ops.mean(ops.square(self.columns / unit), axis=-1, keepdims=True)
         )
-        divisor = ops.where(m > 0, m, 1.0)
+        divisor = backend.where(m > 0, m, 1.0)
         return (
             ops.square(self.rows / divisor)[:, :, None],
             ops.square(self.columns / divisor)[:, None, :],
@@ -137,8 +137,8 @@ class EntryNoise:
         return backend.shrunk_signs(
             M,
             noisy,
-            1.0 / ops.where(noisy, m, 1.0),
-            ops.maximum(share * rows, SMALLEST**2),
-            ops.maximum(columns, SMALLEST**2),
+            1.0 / backend.where(noisy, m, 1.0),
+            backend.maximum(share * rows, SMALLEST**2),
+            backend.maximum(columns, SMALLEST**2),
             factor=factor,
         )

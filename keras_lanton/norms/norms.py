@@ -291,4 +291,4 @@ def _unit_vectors(X: Tensor, *, axis: int) -> tuple[Tensor, Tensor]:
     """Each row or column over its l2 norm, and the norms; zero stays zero."""
     X, whole = backend.unit_norm(X)
     norms = ops.sqrt(ops.sum(X * X, axis=axis, keepdims=True))
-    return X / ops.where(norms > 0, norms, 1.0), whole * norms
+    return X / backend.where(norms > 0, norms, 1.0), whole * norms

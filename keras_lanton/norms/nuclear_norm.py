@@ -127,7 +127,7 @@ def lanczos_nuclear_norm(
     with backend.full_precision():
         C = by.whole(by.gram(by.split(D)))
         squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
-        C = C / ops.where(squares > 0, squares, 1.0)
+        C = C / backend.where(squares > 0, squares, 1.0)
 
         Q = _orthonormal(ops.matmul(C, _sketch(short, rank)))
         Q = _orthonormal(ops.matmul(C, Q))
@@ -188,15 +188,15 @@ def _quadrature(
     Returns:
         Nodes and weights, `(batch, probes, steps)`.
     """
-    numbers = np.arange(steps)[:, None]
+    numbers = backend.constant(np.arange(steps)[:, None])
 
     def step(i: Any, carry: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         before, beta, z, diagonal, beside = carry
         y = apply(z) - beta * before
         alpha = ops.sum(y * z, axis=-2, keepdims=True)
         after, beta = _unit_columns(y - alpha * z)
-        diagonal = ops.where(numbers == i, alpha, diagonal)
-        beside = ops.where(numbers == i, beta, beside)
+        diagonal = backend.where(numbers == i, alpha, diagonal)
+        beside = backend.where(numbers == i, beta, beside)
         return z, beta, after, diagonal, beside
 
     z, length = _unit_columns(z)
@@ -213,7 +213,7 @@ def _quadrature(
 def _unit_columns(z: Tensor) -> tuple[Tensor, Tensor]:
     """Each column over its length, and the lengths; zero stays zero."""
     length = ops.sqrt(ops.sum(z * z, axis=-2, keepdims=True))
-    return z / ops.where(length > 0, length, 1.0), length
+    return z / backend.where(length > 0, length, 1.0), length
 
 
 def _outside(Q: Tensor, y: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ def _outside(Q: Tensor, y: Tensor) -> Tensor:
 
 def _root(values: Tensor) -> Tensor:
     """Square roots; rounding may have made an eigenvalue negative."""
-    return ops.sqrt(ops.maximum(values, 0.0))
+    return ops.sqrt(backend.maximum(values, 0.0))
 
 
 def _finite(D: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +233,7 @@ def _finite(D: Tensor) -> tuple[Tensor, Tensor]:
     """
     total = ops.sum(D, axis=(-2, -1))
     finite = ops.isfinite(total)[..., None, None]
-    return ops.where(finite, D, 0.0), 0.0 * total
+    return backend.where(finite, D, 0.0), 0.0 * total
 
 
 @functools.cache

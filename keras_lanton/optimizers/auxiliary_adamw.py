@@ -90,11 +90,6 @@ def adam_direction(
     return direction
 
 
-def in_float32(x: Tensor) -> Tensor:
-    """The tensor itself, or rounded; a call less where there is no need."""
-    return x if str(x.dtype).endswith("float32") else ops.cast(x, "float32")
-
-
 def squares(G: Sequence[Tensor]) -> list[Tensor]:
     """The square of each entry of each tensor, at most float32's largest.
 
@@ -186,7 +181,8 @@ class AuxiliaryAdamW(Part):
         Returns:
             The new X and the new v.
         """
-        g, v, m = ([in_float32(x) for x in part] for part in (G, v, m))
+        dtypes = ["float32"] * len(v)
+        g, v, m = (backend.cast_each(part, dtypes) for part in (G, v, m))
         c = [(1.0 - self.beta_2) * one for one in active]
         v = backend.lerp_(v, squares(g), c)
         directions = backend.adam_directions(

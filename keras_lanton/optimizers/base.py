@@ -541,13 +541,15 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             state: The state before the step.
             active: The argument of `step_`.
             t: The argument of `step_`.
-            **changed: The entries that the step changed, by name; lists are
-                cast to the dtypes of the old.
+            **changed: The entries that the step changed, by name; lists get
+                the dtypes of the old, which may be overwritten.
         """
         for name, new in changed.items():
             if isinstance(new, list):
-                changed[name] = cast_like(new, state[name])
-        last_step = ops.where(active, t, state["last_step"])
+                changed[name] = backend.store_(state[name], new)
+        with backend.on_host():
+            last_step = backend.where(active, t, state["last_step"])
+        last_step = backend.on_device(last_step)
         return {**state, **changed, "last_step": last_step}
 
     def observe(
@@ -615,7 +617,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             learning_rate: Scalar.
         """
         with backend.no_grad():
-            X = [ops.convert_to_tensor(v) for v in self._updated_variables()]
+            X = backend.as_tensors(self._updated_variables())
             G = self._align(gradients, variables, X)
             state = self._state.read()
             skipped = ops.convert_to_tensor(self._state.skipped_steps)
@@ -663,10 +665,15 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     ) -> list[Tensor]:
         """One gradient per updated variable, zero where none came."""
         given = self._by_position(gradients, variables)
-        return [
-            ops.convert_to_tensor(given[i]) if i in given else ops.zeros_like(x)
-            for i, x in zip(self._layout.updated, X, strict=True)
-        ]
+        pairs = zip(self._layout.updated, X, strict=True)
+        return list(
+            backend.as_tensors(
+                [
+                    given[i] if i in given else ops.zeros_like(x)
+                    for i, x in pairs
+                ]
+            )
+        )
 
     def _by_position(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
@@ -761,21 +768,20 @@ def cast_like(
         tensors: Tensors of any dtype.
         others: Tensors, as many as the first.
     """
-    together = zip(tensors, others, strict=True)
-    return [backend.cast_as(x, y) for x, y in together]
+    return list(backend.cast_each(tensors, [x.dtype for x in others]))
 
 
 def _keep_arrays_unless(finite: Tensor, new: State, old: State) -> None:
     """Takes the old single tensors into the new state of a skipped step."""
     for name, before in old.items():
         if not isinstance(before, list):
-            new[name] = ops.where(finite, new[name], before)
+            new[name] = backend.where(finite, new[name], before)
 
 
 def _infinite_as_nan(gradient: Tensor | None) -> Tensor | None:
     if gradient is None:
         return None
-    return ops.where(ops.isfinite(gradient), gradient, float("nan"))
+    return backend.where(ops.isfinite(gradient), gradient, float("nan"))
 
 
 def _check_shapes(

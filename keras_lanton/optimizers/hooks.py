@@ -106,7 +106,7 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
             )
             for average, old in zip(averages, before, strict=True):
                 new = ops.convert_to_tensor(average)
-                average.assign(ops.where(skipped, old, new))
+                average.assign(backend.where(skipped, old, new))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: `step_` decays the weights, in line 10."""

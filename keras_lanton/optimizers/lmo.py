@@ -319,10 +319,12 @@ class LMOOptimizer(LayerwiseOptimizer):
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
         if changed:
             active = backend.after(changed["noise"], active)
-        active_matrices = ops.take(
-            active, backend.constant(layout.variable_of_matrix)
-        )
-        rates = eta * ratio * ops.cast(active_matrices, "float32")
+        with backend.on_host():
+            active_matrices = backend.take(
+                active, backend.constant(layout.variable_of_matrix)
+            )
+            mask = ops.cast(active_matrices, "float32")
+        rates = eta * ratio * backend.on_device(mask)
         rates = backend.constant(work.step_scales) * rates
 
         scalars = self._scalars(state["last_step"], active, eta, t)
@@ -350,7 +352,7 @@ class LMOOptimizer(LayerwiseOptimizer):
                 X,
                 stack,
                 O,
-                ops.take(rates, backend.constant(matrices)),
+                backend.take(rates, backend.constant(matrices)),
                 scalars.decay_factor,
                 cautious=self.cautious_weight_decay,
                 casts=self._casts(stack.indices, t),
@@ -436,10 +438,10 @@ class LMOOptimizer(LayerwiseOptimizer):
         by_lmo = backend.constant(~by_adamw)
         c = weight
         if self.bias_correction:
-            c = ops.where(by_lmo, c / debias(self.beta_1, t), c)
+            c = backend.where(by_lmo, c / debias(self.beta_1, t), c)
         first = ops.logical_and(last_step == 0, by_lmo)
-        c = ops.where(first, 1.0, c) * mask
-        return c, ops.minimum(c, weight)
+        c = backend.where(first, 1.0, c) * mask
+        return c, backend.minimum(c, weight)
 
     def _with_nesterov(
         self,
@@ -477,7 +479,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         if part is None or part.weight_decay is None:
             return gammas
         own = part.weight_decay * np.array(self._layout.decayed, "float32")
-        return ops.where(
+        return backend.where(
             backend.constant(self._is_by_adamw()),
             backend.constant(own),
             gammas,
@@ -554,7 +556,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         given = self._by_position(gradients, variables)
         for i, total in zip(self._layout.updated, totals, strict=True):
             last = ops.convert_to_tensor(total)
-            last = ops.where(number == 0, ops.zeros_like(last), last)
+            last = backend.where(number == 0, ops.zeros_like(last), last)
             if given.get(i) is not None:
                 term = ops.cast(given[i], last.dtype) / scale
                 last = last + ops.cast(sign, last.dtype) * term

@@ -7,11 +7,14 @@ from typing import Any
 
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.optimizers.rounding import random_bits
 from keras_lanton.optimizers.rounding import uniform
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
+
+backend = backends.load()
 
 LARGEST = 127  # of int8
 BLOCKS = range(128, 15, -1)  # entries of a block: the longest that fits
@@ -69,7 +72,7 @@ class Momentum:
         Args:
             state: Has `"momentum"` and, with int8, `"momentum_scale"`.
         """
-        found = [upcast_half(b) for b in state["momentum"]]
+        found = upcast_half(state["momentum"])
         for k, i in enumerate(self.scales):
             found[i] = dequantize(found[i], state["momentum_scale"][k])
         return found
@@ -94,7 +97,7 @@ class Momentum:
             old = state["momentum"][i], scales[k]
             # Else it would be rounded again, which changes it.
             B[i], scales[k] = (
-                ops.where(c[i] != 0, new, before)
+                backend.where(c[i] != 0, new, before)
                 for new, before in zip(found, old, strict=True)
             )
         return {"momentum": B, "momentum_scale": scales}
@@ -114,10 +117,10 @@ def quantize(B: Tensor, length: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
     shape = tuple(B.shape)
     blocks = _in_blocks(ops.cast(B, "float32"), shape[-1] // length)
     scale = ops.max(ops.abs(blocks), axis=-1) / LARGEST
-    unit = ops.where(scale == 0, 1.0, scale)
+    unit = backend.where(scale == 0, 1.0, scale)
     numbers = blocks / ops.expand_dims(unit, -1)
     numbers = ops.floor(numbers + ops.reshape(uniform, numbers.shape))
-    numbers = ops.clip(numbers, -LARGEST, LARGEST)
+    numbers = backend.clip(numbers, -LARGEST, LARGEST)
     return ops.reshape(ops.cast(numbers, "int8"), shape), scale
 
 
@@ -141,11 +144,15 @@ def _in_blocks(x: Tensor, count: int) -> Tensor:
     return ops.reshape(x, (*rest, count, last // count))
 
 
-def upcast_half(x: Tensor) -> Tensor:
+def upcast_half(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Half precision as float32, anything else as it is.
 
     Args:
-        x: A tensor of any dtype.
+        tensors: Tensors of any dtypes.
     """
-    half = str(x.dtype).rstrip("'>").endswith("float16")
-    return ops.cast(x, "float32") if half else x
+    dtypes = ["float32" if _is_half(x) else x.dtype for x in tensors]
+    return list(backend.cast_each(tensors, dtypes))
+
+
+def _is_half(x: Tensor) -> bool:
+    return str(x.dtype).rstrip("'>").endswith("float16")

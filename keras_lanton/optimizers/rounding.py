@@ -92,7 +92,9 @@ def stochastic_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
     low = ops.bitwise_and(bits, _int32(0xFFFF))
     whole = backend.bitcast(x, "int32") + low
     kept = ops.bitwise_and(whole, _int32(-0x10000))
-    rounded = ops.where(ops.isfinite(x), backend.bitcast(kept, "float32"), x)
+    rounded = backend.where(
+        ops.isfinite(x), backend.bitcast(kept, "float32"), x
+    )
     return ops.cast(rounded, "bfloat16")
 
 

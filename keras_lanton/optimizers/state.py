@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_lanton import backends
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
+
+backend = backends.load()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class StateVariables:
     def read(self) -> State:
         """The tensors of all variables, in lists as they are."""
         return {
-            name: [ops.convert_to_tensor(v) for v in held]
+            name: backend.as_tensors(held)
             if isinstance(held, list)
             else ops.convert_to_tensor(held)
             for name, held in self.by_name.items()

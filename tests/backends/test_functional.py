@@ -242,6 +242,73 @@ def test_unit_norm_of_half_precision_zeros_and_nan(dtype: str) -> None:
     assert np.isnan(norms[2]).all()
 
 
+def test_casts() -> None:
+    X = [ops.convert_to_tensor(numbers(3, 2)) for _ in range(3)]
+    dtypes = ["bfloat16", "float32", "float16"]
+    found = backend.cast_each(X, dtypes)
+    assert [keras.backend.standardize_dtype(x.dtype) for x in found] == dtypes
+    assert found[1] is X[1]
+    for x, dtype in zip(found, dtypes, strict=True):
+        wanted = ops.cast(X[0], dtype)
+        assert bool(ops.all(x == wanted))
+    stored = backend.store_([ops.zeros((3, 2), d) for d in dtypes], X)
+    for x, y in zip(stored, found, strict=True):
+        assert x.dtype == y.dtype
+        assert bool(ops.all(x == y))
+
+
+def test_as_tensors() -> None:
+    array = numbers(2)
+    tensor, variable = ops.convert_to_tensor(array), keras.Variable(array)
+    found = backend.as_tensors([array, tensor, variable])
+    assert found[1] is tensor
+    for x in found:
+        assert ops.is_tensor(x)
+        np.testing.assert_array_equal(ops.convert_to_numpy(x), array)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("where", ("mask", "x", 1.0)),
+        ("where", ("mask", 1.0, "x")),
+        ("where", ("mask", "x", "y")),
+        ("where", (True, "x", "y")),
+        ("where", (False, "x", 1.0)),
+        ("where", ("scalar", "x", 1.0)),
+        ("where", ("mask", "scalar number", "x")),
+        ("maximum", ("x", 0.5)),
+        ("maximum", ("x", "y")),
+        ("minimum", ("x", 0.5)),
+        ("minimum", ("x", "y")),
+        ("clip", ("x", -0.5, 0.5)),
+        ("power", (0.9, "counts")),
+        ("take", ("x", "counts")),
+    ],
+)
+def test_with_numbers(name: str, arguments: tuple[object, ...]) -> None:
+    """As Keras' own, NaN among the entries."""
+    x, y = numbers(2, 5)
+    x[1] = np.nan
+    given = {
+        "x": x,
+        "y": y,
+        "mask": np.array([True, False, True, False, False]),
+        "scalar": np.array([True]),
+        "scalar number": np.float32([2.0]),
+        "counts": np.array([0, 4, 2, 2], "int32"),
+    }
+    tensors = [
+        ops.convert_to_tensor(given[a]) if isinstance(a, str) else a
+        for a in arguments
+    ]
+    found = getattr(backend, name)(*tensors)
+    wanted = getattr(ops, name)(*tensors)
+    np.testing.assert_allclose(
+        ops.convert_to_numpy(found), ops.convert_to_numpy(wanted), rtol=1e-6
+    )
+
+
 @pytest.mark.parametrize("cautious", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_update(dtype: str, cautious: bool) -> None:

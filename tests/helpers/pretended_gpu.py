@@ -40,6 +40,8 @@ class PretendedGpu(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        if function is torch.Tensor.pin_memory:
+            return args[0]
         name = getattr(function, "__name__", str(function))
         if name == "__get__":
             return self.attribute(function, args)
@@ -48,6 +50,8 @@ class PretendedGpu(TorchFunctionMode):
         there = [x for x in given if self.is_on_gpu(x)]
         if there and (name in READS or name in DATA_DEPENDENT):
             self.waits.append(name)
+        if self.uploads(name, args, given, there, wanted, kwargs):
+            self.waits.append(f"{name} from the CPU")
         moves = name in ("to", "copy_", "cpu", "data_", "set_")
         strangers = [x for x in given if x.ndim and not self.is_on_gpu(x)]
         if there and strangers and not moves:
@@ -65,6 +69,22 @@ class PretendedGpu(TorchFunctionMode):
                 self.waits.append(name)
             return result
         return self.marked(result, gpu)
+
+    def uploads(self, name, args, given, there, wanted, kwargs):
+        """Whether values go from the CPU to the GPU, which PyTorch waits for.
+
+        It returns when they are there, after all that was queued before.
+        """
+        if name == "copy_":
+            here = len(given) == 2 and not self.is_on_gpu(given[1])
+            return here and self.is_on_gpu(given[0])
+        if name == "where" and there:
+            return len(there) < 3
+        if wanted is None or wanted.type != "cuda" or there:
+            return False
+        if name == "to":
+            return not kwargs.get("non_blocking")
+        return name in ("as_tensor", "asarray", "tensor")
 
     def attribute(self, function, args):
         """`x.device` and the like."""
