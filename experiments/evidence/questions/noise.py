@@ -230,9 +230,20 @@ WITH_THE_DEFAULTS = Question(
             size="M",
             batch_size=4,
         ),
+        *by_rate_and_at_best(
+            dict.fromkeys(BOTH, (1.25e-3, 2.5e-3, 5e-3, 1e-2)),
+            "lanton_defaults_control",
+            tokens_per_weight=4 * FULL,
+        ),
+        *by_rate_and_at_best(
+            dict.fromkeys(BOTH, (1.25e-3, 2.5e-3, 5e-3)),
+            "lanton_defaults_control",
+            size="L",
+            tokens_per_weight=QUICK,
+        ),
         by_noise(
             captioned(model="llama"),
-            (2.5e-3, 5e-3, 1e-2),
+            (6.25e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
             model="llama",
         ),
     ),

@@ -8,6 +8,7 @@ from experiments.evidence.questions.by_rate import by_rate_and_at_best
 from experiments.evidence.questions.common import AT_THEIR_BEST
 from experiments.evidence.questions.common import CHOICE_OF_RATE
 from experiments.evidence.questions.common import FULL
+from experiments.evidence.questions.common import QUICK
 from experiments.evidence.questions.common import REFERENCE
 from experiments.evidence.questions.common import REPORTING
 from experiments.evidence.questions.common import captioned
@@ -33,17 +34,23 @@ RATES_OF_M = {
     "d_muon": (2.5e-3, 5e-3, 1e-2),
     "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2),
 }
-RATES_OF_LONG_RUNS = {
+RATES_OF_L = {
     "lanton_defaults": (1.25e-3, 2.5e-3, 5e-3),
     "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3),
+    "d_muon": (2.5e-3, 5e-3, 1e-2),
+    "adamw_tables": (2e-3, 4e-3, 8e-3),
+}
+RATES_OF_LONG_RUNS = {
+    "lanton_defaults": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
+    "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
     "d_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
-    "adamw_tables": (1e-3, 2e-3, 4e-3),
+    "adamw_tables": (1e-3, 2e-3, 4e-3, 8e-3),
 }
 RATES_OF_LLAMA = {
-    "lanton_defaults": (2.5e-3, 5e-3, 1e-2),
-    "lanton_defaults_control": (2.5e-3, 5e-3, 1e-2),
-    "d_muon": (5e-3, 1e-2, 2e-2),
-    "adamw_tables": (2e-3, 4e-3, 8e-3),
+    "lanton_defaults": (6.25e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
+    "lanton_defaults_control": (6.25e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
+    "d_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
+    "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2),
 }
 
 
@@ -243,6 +250,9 @@ OTHER_SIZES = Question(
         *by_rate_and_at_best(RATES_OF_M, "d_muon", size="M"),
         *by_rate_and_at_best(
             RATES_OF_LONG_RUNS, "d_muon", tokens_per_weight=4 * FULL
+        ),
+        *by_rate_and_at_best(
+            RATES_OF_L, "d_muon", size="L", tokens_per_weight=QUICK
         ),
     ),
 )

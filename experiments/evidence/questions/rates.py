@@ -7,6 +7,7 @@ from experiments.evidence.questions.common import BY_FAN_IN
 from experiments.evidence.questions.common import FAN_IN
 from experiments.evidence.questions.common import FULL
 from experiments.evidence.questions.common import LITTLE_DECAY
+from experiments.evidence.questions.common import QUICK
 from experiments.evidence.questions.common import REPORTING
 from experiments.evidence.questions.common import RMS_MATCHED
 from experiments.evidence.questions.common import captioned
@@ -39,12 +40,27 @@ PLACES = {
         {"batch_size": 4},
         (0.000625, *LOW_RATES),
     ),
-    "S, 4,096, 20 tokens per weight": ({"batch_size": 64}, HIGH_RATES),
+    "S, 4,096, 20 tokens per weight": (
+        {"batch_size": 64},
+        (*HIGH_RATES, 0.02),
+    ),
     "S, 1,024, 80 tokens per weight": (
         {"tokens_per_weight": 4 * FULL},
         LOW_RATES,
     ),
     "M, 1,024, 20 tokens per weight": ({"size": "M"}, LOW_RATES),
+    "M, 256, 20 tokens per weight": (
+        {"size": "M", "batch_size": 4},
+        (0.000625, *LOW_RATES[:-1]),
+    ),
+    "L, 1,024, 5 tokens per weight": (
+        {"size": "L", "tokens_per_weight": QUICK},
+        LOW_RATES,
+    ),
+    "Llama, S, 1,024, 20 tokens per weight": (
+        {"model": "llama"},
+        (*LOW_RATES, 0.01),
+    ),
 }
 # The rates of contestants, for their windows.
 WINDOWS = {
@@ -271,7 +287,8 @@ RATE_FINDER = Question(
 DEFAULT_RATE = Question(
     title="Does the default rate suit other sizes, lengths and batches?",
     text=(
-        "GPT-2. The default rate is 0.005. The first two tables have one seed."
+        "GPT-2, unless a row says Llama. The default rate is 0.005. The first "
+        "two tables have one seed."
     ),
     tables=(
         default_by_rate(CONTESTANTS["lanton_defaults"][0]),
