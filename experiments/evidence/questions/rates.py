@@ -31,7 +31,7 @@ PLACES = {
     **{
         f"{size}, 1,024, 400 steps": (
             {"kind": ShortTrial, "size": size},
-            HIGH_RATES,
+            (*HIGH_RATES, 0.02),
         )
         for size in ("S", "M", "L")
     },
@@ -296,5 +296,15 @@ DEFAULT_RATE = Question(
         beside_half(f"{captioned()}, `sotu`", seeds=REPORTING, text="sotu"),
         beside_half(f"{captioned()}, `wiki`"),
         beside_half(f"{captioned('M')}, `wiki`", size="M"),
+        beside_half(
+            f"{captioned(tokens_per_weight=4 * FULL)}, `wiki`",
+            tokens_per_weight=4 * FULL,
+        ),
+        beside_half(
+            f"{captioned('L', tokens_per_weight=QUICK)}, `wiki`",
+            size="L",
+            tokens_per_weight=QUICK,
+        ),
+        beside_half(f"{captioned(model='llama')}, `wiki`", model="llama"),
     ),
 )
