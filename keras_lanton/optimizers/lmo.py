@@ -311,7 +311,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         Returns:
             The new weights and the new state, in the dtypes of the old.
         """
-        layout, work = self._layout, self._work
+        work = self._work
         B_last = self._momentum.read(state)
         G = cast_like(G, B_last)
 
@@ -319,14 +319,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
         if changed:
             active = backend.after(changed["noise"], active)
-        with backend.on_host():
-            active_matrices = backend.take(
-                active, backend.constant(layout.variable_of_matrix)
-            )
-            mask = ops.cast(active_matrices, "float32")
-        rates = eta * ratio * backend.on_device(mask)
-        rates = backend.constant(work.step_scales) * rates
-
+        rates = self._matrix_rates(ratio, active, eta)
         scalars = self._scalars(state["last_step"], active, eta, t)
         c, nesterov_weight = scalars.gradient_weight, scalars.nesterov_weight
 
@@ -362,6 +355,22 @@ class LMOOptimizer(LayerwiseOptimizer):
             new["velocity"] = self._update_by_adamw_(X, G, new, scalars, t)
         new |= self._momentum.write(B, state, c, t)
         return X, self.new_state(state, active, t, **new)
+
+    def _matrix_rates(
+        self, ratio: Tensor, active: Tensor, eta: Tensor
+    ) -> Tensor:
+        """eta_t^l s of each matrix, 0 without a gradient, `(matrices,)`.
+
+        Args:
+            ratio: sqrt(a_t^l / a_t^m), `(matrices,)`.
+            active: As `step_`.
+            eta: As `step_`.
+        """
+        with backend.on_host():
+            of_matrix = backend.constant(self._layout.variable_of_matrix)
+            mask = ops.cast(backend.take(active, of_matrix), "float32")
+        rates = eta * ratio * backend.on_device(mask)
+        return backend.constant(self._work.step_scales) * rates
 
     def _noise_ratio(
         self,
