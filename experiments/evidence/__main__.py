@@ -91,7 +91,15 @@ def parse(argv):
     add("--results", type=pathlib.Path, default=trials.RESULTS)
     add("--page", type=pathlib.Path, default=report.PAGE)
     add("--report", action="store_true", help="train nothing")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    of_training = ("question", "limit", "together")
+    given = [f"--{name}" for name in of_training if getattr(args, name)]
+    if args.report and given:
+        parser.error(
+            "--report trains nothing and writes the whole page: what chooses "
+            f"runs must not be with it. Received: {' '.join(given)}"
+        )
+    return args
 
 
 def chosen(words):

@@ -566,6 +566,13 @@ def test_questions_are_chosen_by_words():
 
 
 @logic
+def test_a_report_chooses_no_runs(capsys):
+    with pytest.raises(SystemExit):
+        evidence.main(["--report", "--question", "adamw", "--limit", "2"])
+    assert "Received: --question --limit" in capsys.readouterr().err
+
+
+@logic
 def test_a_decay_may_fall_with_the_steps():
     trial = search.trial_of(
         "lanton_defaults", 0.1, {"horizon": 2, "weight_decay": 0.1}
