@@ -44,13 +44,13 @@ RATES_OF_LONG_RUNS = {
     "lanton_defaults": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
     "lanton_defaults_control": (1.25e-3, 2.5e-3, 5e-3, 1e-2),
     "d_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
-    "adamw_tables": (1e-3, 2e-3, 4e-3, 8e-3),
+    "adamw_tables": (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
 }
 RATES_OF_LLAMA = {
     "lanton_defaults": (6.25e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
     "lanton_defaults_control": (6.25e-4, 1.25e-3, 2.5e-3, 5e-3, 1e-2),
     "d_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
-    "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
 }
 
 
