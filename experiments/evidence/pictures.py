@@ -7,6 +7,7 @@ from experiments.evidence import questions
 from experiments.evidence import statistics
 from experiments.evidence import trials
 from experiments.evidence.contestants import CONTESTANTS
+from experiments.evidence.questions.common import BY_FAN_IN
 from experiments.styles import STYLES
 
 FINALS = "Which optimizer ends lowest?"
@@ -161,6 +162,8 @@ def draw_row(axes, y, values, colour):
 def draw_widths(read, path):
     """Draw losses by rate: a panel for each optimizer, a curve for each width.
 
+    Without the optimizer that is close to `Lanton()`, which has a panel.
+
     Args:
         read: Function of a trial: its result, or None.
         path: Of the PNG.
@@ -168,6 +171,7 @@ def draw_widths(read, path):
     found = {
         table.caption.split(", GPT-2")[0]: table.losses(read)
         for table in tables_of(WIDTHS)
+        if not table.caption.startswith(BY_FAN_IN)
     }
     found = {caption: losses for caption, losses in found.items() if losses}
     if not found:

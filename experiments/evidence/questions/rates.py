@@ -35,6 +35,7 @@ PLACES = {
         )
         for size in ("S", "M", "L")
     },
+    "XL, 1,024, 400 steps": ({"kind": ShortTrial, "size": "XL"}, HIGH_RATES),
     "S, 1,024, 20 tokens per weight": ({}, (*LOW_RATES, 0.01)),
     "S, 256, 20 tokens per weight": (
         {"batch_size": 4},
@@ -216,6 +217,13 @@ WIDTHS = Question(
             **by_width(name, rates, options, names),
         )
         for label, name, rates, options, names in (
+            (
+                CONTESTANTS["lanton_defaults"][0],
+                "lanton_defaults",
+                RATES,
+                {},
+                SIZES,
+            ),
             (
                 BY_FAN_IN,
                 "lanton_signal",
