@@ -17,6 +17,7 @@ from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
 from keras_lanton.variables.block_kinds import block_of
+from keras_lanton.variables.sources import without_numbers
 from keras_lanton.variables.spec import VariableSpec
 
 FIGURES = ("noise", "ratio", "learning_rate")
@@ -271,12 +272,13 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         records = _read_csv(path) if path.exists() else {}
         if records:
             self._columns = _columns(optimizer)
-        names = [[name, str(k)] for name, k, _ in self._columns]
+        paths = [name for name, _, _ in self._columns]
+        names = [[without_numbers(n), str(k)] for n, k, _ in self._columns]
         last = max(records, default=0)
         for step, rows in records.items():
             if step > now:
                 continue
-            found = [row[1:3] for row in rows]
+            found = [[without_numbers(row[1]), row[2]] for row in rows]
             if step == last and found == names[: len(found)] != names:
                 continue  # the file ended within it
             if found != names:
@@ -285,6 +287,8 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
                     f"one. Received: csv={str(path)!r}, which has "
                     f"{found[:3]}... in place of {names[:3]}..."
                 )
+            for given, path_now in zip(rows, paths, strict=True):
+                given[1] = path_now  # Keras may number equal names anew
             self._steps.append(step)
             for i, name in enumerate(FIGURES):
                 row = [float(each[i - len(FIGURES)]) for each in rows]

@@ -190,6 +190,30 @@ def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
 
 
 @logic
+def test_csv_of_a_model_that_is_numbered_anew(tmp_path):
+    """The same model, made again in a process: `dense_1` for `dense`."""
+    path = tmp_path / "noise.csv"
+    models = []
+    for name in ("head", "head_1"):
+        model = keras.Sequential([layers.Dense(2, name=name)])
+        model.compile(lanton(learning_rate=0.01, **SHORT), "mse")
+        models.append(model)
+    x = np.ones((12, 3), "float32")
+    first, second = models
+    first.fit(x, x[:, :2], batch_size=2, callbacks=NoiseMonitor(3, csv=path))
+    first.save_weights(tmp_path / "x.weights.h5")
+    second.build((None, 3))
+    second.optimizer.build(second.trainable_variables)
+    second.load_weights(tmp_path / "x.weights.h5")
+    monitor = NoiseMonitor(3, csv=path)
+    second.fit(x, x[:, :2], batch_size=2, callbacks=monitor)
+    assert monitor.steps.tolist() == [3, 6, 9, 12]
+    with path.open(newline="") as file:
+        paths = {row["path"] for row in csv.DictReader(file)}
+    assert paths == set(monitor.paths)
+
+
+@logic
 def test_csv_of_something_else(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")

@@ -172,8 +172,8 @@ def _are_renumbered(
     """Returns whether paths differ, in order, by Keras' numbers alone."""
     saved = [(spec.path, spec.shape) for spec in records]
     return sorted(saved) != sorted(places) and [
-        (_without_numbers(path), shape) for path, shape in saved
-    ] == [(_without_numbers(path), shape) for path, shape in places]
+        (without_numbers(path), shape) for path, shape in saved
+    ] == [(without_numbers(path), shape) for path, shape in places]
 
 
 def _equal(one: str, two: str) -> bool:
@@ -181,13 +181,18 @@ def _equal(one: str, two: str) -> bool:
 
 
 def _equal_but_for_numbers(one: str, two: str) -> bool:
-    return _without_numbers(one) == _without_numbers(two)
+    return without_numbers(one) == without_numbers(two)
 
 
 def _one_ends_in_the_other(one: str, two: str) -> bool:
-    short, long = sorted(map(_without_numbers, (one, two)), key=len)
+    short, long = sorted(map(without_numbers, (one, two)), key=len)
     return long.endswith(f"/{short}")
 
 
-def _without_numbers(path: str) -> str:
+def without_numbers(path: str) -> str:
+    """The path without the numbers that Keras gives to equal names.
+
+    Args:
+        path: Of a variable.
+    """
     return re.sub(r"_\d+(?=/|$)", "", path)
