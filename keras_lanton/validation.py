@@ -85,6 +85,7 @@ ABOVE_0: Number = (
     False,
 )
 COUNT: Number = ("an integer of at least 1", lambda x: x >= 1, True)
+SEED: Number = ("an integer of at least 0", lambda x: x >= 0, True)
 # Steps are counted in int32.
 STEPS: Number = (
     "an integer in [1, 2**31)",

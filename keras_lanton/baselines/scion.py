@@ -18,6 +18,7 @@ from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.types import Tensor
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import BASE_NUMBERS
+from keras_lanton.validation import SEED
 from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
@@ -190,8 +191,10 @@ class Scion(LMOOptimizer):
             seed: Seed of the draws.
 
         Raises:
-            ValueError: If the optimizer took a step already.
+            ValueError: If the optimizer took a step already, or for a seed
+                that is no integer of at least 0.
         """
+        check_numbers({"seed": SEED}, seed=seed)
         self.build(variables)
         if int(ops.convert_to_numpy(self.micro_steps)):
             raise ValueError(

@@ -16,7 +16,9 @@ from keras_lanton.utils.probing import endless_batches
 from keras_lanton.utils.probing import loss_of_step
 from keras_lanton.utils.probing import optimizer_in_place
 from keras_lanton.utils.probing import optimizer_within
+from keras_lanton.utils.probing import scope_of
 from keras_lanton.validation import COUNT
+from keras_lanton.validation import SEED
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
@@ -134,12 +136,13 @@ def advise_batch_size(
         McCandlish et al., arXiv 1812.06162, for Euclidean norms; dual norms
         as in arXiv 2510.14009.
     """
-    check_numbers(NUMBERS, batch_size=batch_size, steps=steps)
+    check_numbers(NUMBERS, batch_size=batch_size, steps=steps, seed=seed)
     if steps < FEWEST_STEPS:
         raise ValueError(
             f"`steps` must be at least {FEWEST_STEPS}. Received: steps={steps}"
         )
-    probe = _probe(model)
+    with scope_of(model):
+        probe = _probe(model)
     batches = _of_one_size(endless_batches(x, y, batch_size, seed))
     progress = keras.utils.Progbar(steps, verbose=1 if verbose else 0)
     with optimizer_in_place(model, probe):
@@ -204,7 +207,7 @@ def _of_one_size(batches: Iterator[Any]) -> Iterator[Any]:
             )
 
 
-NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT}
+NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT, "seed": SEED}
 
 
 def _noise_scales(

@@ -8,6 +8,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.utils.probing import scope_of
+from keras_lanton.validation import shown
+
 
 def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Loads weights and optimizer state; after an error, nothing has changed.
@@ -26,13 +29,22 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
     Raises:
         ValueError: If the file is damaged, or of another model or optimizer.
+            Also for what is no model or no path.
     """
+    if not isinstance(model, keras.Model) or not isinstance(
+        path, (str, os.PathLike)
+    ):
+        raise ValueError(
+            "`load_checkpoint` needs a Keras model and the path of a file. "
+            f"Received: model={shown(model)}, path={shown(path)}"
+        )
     path = os.fspath(path)
     if path.endswith(".keras"):
         _check_archive(path)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not optimizer.built:
-        optimizer.build(model.trainable_variables)
+        with scope_of(model):
+            optimizer.build(model.trainable_variables)
     variables = _variables(model)
     before = [np.array(ops.convert_to_numpy(v)) for v in variables]
     try:

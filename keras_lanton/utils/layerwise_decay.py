@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_lanton.validation import check_numbers
+from keras_lanton.validation import shown
 from keras_lanton.variables.spec import variable_path
 
 NUMBERED = re.compile(r"^(.*?)_?(\d+)$")
@@ -45,7 +46,8 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
     check_numbers(
         {"factor": (allowed, lambda x: 0 < x <= 1, False)}, factor=factor
     )
-    paths = [variable_path(v) for v in model.trainable_variables]
+    variables = getattr(model, "trainable_variables", ())
+    paths = [variable_path(v) for v in variables]
     stem, numbers = _blocks(paths, model)
     first = min(i for i, path in enumerate(paths) if stem in _stems(path))
     found: dict[str, float] = {}
@@ -105,6 +107,7 @@ def _blocks(paths: list[str], model: Any) -> tuple[Stem, list[int]]:
         raise ValueError(
             "`layerwise_decay` needs a built model with two blocks or more: "
             "layers whose names differ by a number at the end. "
-            f"Received: model={model!r} with {len(paths)} trainable variables"
+            f"Received: model={shown(model)} with {len(paths)} trainable "
+            "variables"
         )
     return best, sorted(numbers[best])

@@ -86,6 +86,12 @@ def _batches_of_arrays(
             yield keras.tree.map_structure(operator.itemgetter(rows), data)
 
 
+def scope_of(model: Any) -> Any:
+    """The scope of the model's `tf.distribute` strategy; none elsewhere."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
 def optimizer_within(model: Any) -> Any:
     """The model's optimizer, out of Keras' loss scaling; None without one."""
     optimizer = getattr(model, "optimizer", None)
@@ -121,7 +127,8 @@ def optimizer_in_place(model: Any, trial: Any) -> Iterator[None]:
     )
     model.train_function = None  # which has the optimizer in it
     try:
-        yield
+        with scope_of(model):
+            yield
     finally:
         model.optimizer, model.train_function = original, None
         for variable, value in zip(model.variables, weights, strict=True):

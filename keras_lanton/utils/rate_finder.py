@@ -20,8 +20,10 @@ from keras_lanton.utils.probing import endless_batches
 from keras_lanton.utils.probing import loss_of_step
 from keras_lanton.utils.probing import optimizer_in_place
 from keras_lanton.utils.probing import optimizer_within
+from keras_lanton.utils.probing import scope_of
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import COUNT
+from keras_lanton.validation import SEED
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
@@ -30,7 +32,7 @@ MOST_RATES = 8  # so that a search ends
 WARMUP = 0.1  # of the steps
 MEASURED = 0.1  # of the steps: the last ones, whose losses count
 WORSE = 2.0  # times the first loss ends a run
-NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT}
+NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT, "seed": SEED}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,7 +132,7 @@ def find_learning_rate(
         >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)
         >>> optimizer = Lanton(found.learning_rate)
     """
-    check_numbers(NUMBERS, batch_size=batch_size, steps=steps)
+    check_numbers(NUMBERS, batch_size=batch_size, steps=steps, seed=seed)
     tried = _check_rates(rates)
     if steps < 10:
         raise ValueError(f"`steps` must be at least 10. Received: {steps}")
@@ -286,9 +288,9 @@ def _trial(model: Any, batch: Any) -> Iterator[Any]:
         )
     if not model.built:
         model(batch[0] if isinstance(batch, (tuple, list)) else batch)
-    trial = type(inner).from_config(
-        {**inner.get_config(), "learning_rate": 0.0}
-    )
+    config = {**inner.get_config(), "learning_rate": 0.0}
+    with scope_of(model):
+        trial = type(inner).from_config(config)
     excluded = [v for v in model.trainable_variables if not inner.may_decay(v)]
     if excluded:
         trial.exclude_from_weight_decay(excluded)

@@ -1,6 +1,7 @@
 """The spec of one variable: its path, its role and its matrix view."""
 
 import dataclasses
+import numbers
 import re
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -231,8 +232,11 @@ def _checked_axes(
         return None
     rank = len(shape)
     given = tuple(axes) if isinstance(axes, Iterable) else (axes,)
-    within = all(-rank <= axis < rank for axis in given)
-    positive = tuple(axis % rank for axis in given)
+    within = all(
+        isinstance(axis, numbers.Integral) and -rank <= axis < rank
+        for axis in given
+    )
+    positive = tuple(int(axis) % rank for axis in given) if within else ()
     if not within or len(set(positive)) != len(positive):
         raise ValueError(
             f"`{name}` must hold different axes in [{-rank}, {rank - 1}] for "

@@ -21,6 +21,9 @@ from helpers.processes import launch
 from helpers.processes import outcome
 from helpers.tiers import exhaustive
 from helpers.tiers import private
+from keras_lanton import advise_batch_size
+from keras_lanton import find_learning_rate
+from keras_lanton import load_checkpoint
 
 BACKEND = keras.backend.backend()
 # Few Newton-Schulz steps, since compiling them is most of the time.
@@ -162,6 +165,33 @@ def made_outside(options):
     return report(model)
 
 
+def after_the_scope(file):
+    """What changes or trains a model, called outside of the scope."""
+    made = []
+    for _ in range(2):
+        with two_cpus().scope():
+            model = divisible_model()
+            model.compile(optimizer=paper(**OPTIONS), loss="mse")
+        made.append(model)
+    other, model = made
+    with two_cpus().scope():
+        other.optimizer.build(other.trainable_variables)
+        other.set_weights([2 * weight for weight in other.get_weights()])
+    other.save_weights(file)
+    x, y = divisible_data()
+    advice = advise_batch_size(model, x, y, batch_size=8, verbose=False)
+    found = find_learning_rate(
+        model, x, y, batch_size=8, steps=10, verbose=False
+    )
+    load_checkpoint(model, file)
+    return {
+        "advice": advice.batch_size,
+        "rate": found.learning_rate,
+        "saved": report(other),
+        "loaded": report(model),
+    }
+
+
 def data_parallel(options):
     devices = keras.distribution.list_devices("cpu")
     assert len(devices) == 4
@@ -198,6 +228,7 @@ CASES = {
         mirrored_loop,
         mirrored_replicas,
         made_outside,
+        after_the_scope,
         data_parallel,
         model_parallel,
     )
@@ -244,10 +275,16 @@ WITHIN = {**OF_LANTON, "within_matrices": True, "alpha_unit": "signal"}
 
 @private
 @on_tensorflow
-def test_mirrored_fit():
+def test_mirrored_fit(tmp_path):
     """A NaN on one replica skips the step on both; the rest is as on one."""
     arguments = {"options": OF_LANTON, "compiled": {}, "nan": True}
-    (found,) = start(("mirrored_fit", arguments))
+    found, after = start(
+        ("mirrored_fit", arguments),
+        ("after_the_scope", {"file": str(tmp_path / "x.weights.h5")}),
+    )
+    assert "error" not in after, after["error"]
+    assert after["loaded"] == after["saved"]
+    assert after["advice"] >= 1 and after["rate"] > 0
     assert found["skipped_steps"] == 1
     # Observed 3e-7.
     assert_same(found, fit(**arguments), 1e-5)
