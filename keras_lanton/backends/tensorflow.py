@@ -163,3 +163,4 @@ class OptimizerHooks:
 
     def _is_update_step(self) -> None:
         """Keras calls the update only where a window closes."""
+        return None  # AutoGraph wants a statement

@@ -254,6 +254,7 @@ class PublicHooks:
 
     def _is_update_step(self) -> None:
         """Not known from the public counter: Keras takes steps back."""
+        return None  # TensorFlow's AutoGraph wants a statement
 
 
 def changed_methods() -> list[str]:
