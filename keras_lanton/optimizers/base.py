@@ -32,7 +32,9 @@ from keras_lanton.validation import check_base_arguments
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_multipliers
 from keras_lanton.validation import check_patterns
+from keras_lanton.validation import shown
 from keras_lanton.variables import table
+from keras_lanton.variables.adapters import zero_adapters
 from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.sources import SpecSources
 from keras_lanton.variables.spec import VariableSpec
@@ -119,11 +121,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             ValueError: If the optimizer is built, or the model is not.
         """
         self._check_not_built("read_roles")
-        if not model.built or not model.trainable_variables:
+        built = getattr(model, "built", False)
+        if not built or not model.trainable_variables:
             raise ValueError(
                 "`read_roles` needs a built model with trainable variables: "
                 "call it on data once, or `model.build(input_shape)`. "
-                f"Received: model={model!r}"
+                f"Received: model={shown(model)}"
             )
         self._sources.read_model(model, self._key_of)
         return self
@@ -158,6 +161,11 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             )
         made: dict[Any, VariableSpec] = {}
         for variable in variables:
+            if not hasattr(variable, "shape") or not hasattr(variable, "name"):
+                raise ValueError(
+                    "`variables` must be variables of the model. "
+                    f"Received: {shown(variable)}"
+                )
             key, path = self._key_of(variable), variable_path(variable)
             if key in made:
                 raise ValueError(
@@ -199,11 +207,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         Raises:
             ValueError: Before the optimizer is built.
         """
-        if not self.built:
-            raise ValueError(
-                "`layers` is known once the optimizer is built: after the "
-                "first step, or `optimizer.build(model.trainable_variables)`."
-            )
+        self._check_built("layers")
         return self._layout.all_specs
 
     @property
@@ -231,6 +235,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         Raises:
             ValueError: Before the optimizer is built.
         """
+        self._check_built("summary")
         steps = [self.describe_step(spec) for spec in self.layers]
         factors = self._layout.rate_multipliers
         notes = [self._memory(), *table.describe_multipliers(factors)]
@@ -255,6 +260,14 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             weights=table.count_bytes(self.built_on),
         )
 
+    def _check_built(self, name: str) -> None:
+        if not self.built:
+            raise ValueError(
+                f"`{name}` needs a built optimizer: that is after its first "
+                "step, or `optimizer.build(model.trainable_variables)`. "
+                f"Received: {type(self).__name__} before its first step"
+            )
+
     def _check_not_built(self, method: str) -> None:
         if self.built:
             raise ValueError(
@@ -272,10 +285,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             variables: The trainable variables, in the order of the state.
 
         Raises:
-            ValueError: If roles were given for other variables than these.
+            ValueError: If roles were given for other variables than these, or
+                a variable is complex.
         """
         if self.built:
             return
+        _check_real(variables)
         specs = self.decide_specs(variables)
         super().build(variables)
         # Not as an attribute of Keras': it would save the model's variables.
@@ -417,9 +432,15 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             var_names: Regular expressions on variable names.
 
         Raises:
-            ValueError: If the optimizer is built.
+            ValueError: If the optimizer is built, or `var_names` is a string,
+                which Keras takes letter by letter.
         """
         self._check_not_built("exclude_from_weight_decay")
+        if isinstance(var_names, str):
+            raise ValueError(
+                "`var_names` must be a list of regular expressions. "
+                f"Received: var_names={var_names!r}"
+            )
         super().exclude_from_weight_decay(var_list, var_names)
 
     def load_own_variables(self, store: Any) -> None:
@@ -452,6 +473,20 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 check_saved(i, variable, store, self._state, skips)
         # Reads all of it again: a copy of the state may not fit into memory.
         super().load_own_variables(store)
+        self._warn_of_zero_adapters()
+
+    def _warn_of_zero_adapters(self) -> None:
+        """Loading leaves low-rank adapters that cannot learn."""
+        found = zero_adapters(self.built_on)
+        if found:
+            warnings.warn(
+                "Keras loads low-rank adapters as zeros: their gradients are "
+                "zero, so they never learn. Give their first factors new "
+                'values: docs/guides/fine_tuning.md, "How do I continue a '
+                f'run?". Received: {len(found)} such layers, {found[0]!r} '
+                "first",
+                stacklevel=3,
+            )
 
     def _load_new_state(self, store: Any) -> None:
         """Loads what an optimizer saves before it is built: its rate."""
@@ -616,6 +651,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             variables: The variables that have a gradient on this step.
             learning_rate: Scalar.
         """
+        if not self._layout.updated:
+            return
         with backend.no_grad():
             X = backend.as_tensors(self._updated_variables())
             G = self._align(gradients, variables, X)
@@ -733,6 +770,16 @@ def _is_updated(variable: Any) -> bool:
     """Returns whether a variable has entries, which the step updates."""
     overwritten = getattr(variable, "overwrite_with_gradient", False)
     return not overwritten and math.prod(variable.shape) > 0
+
+
+def _check_real(variables: Sequence[Any]) -> None:
+    for variable in variables:
+        dtype = keras.backend.standardize_dtype(variable.dtype)
+        if dtype.startswith("complex"):
+            raise ValueError(
+                "Variables must be real: the steps of matrices are those of "
+                f"real ones. Received: {variable_path(variable)!r} of {dtype}"
+            )
 
 
 def _is_new(store: Any) -> bool:

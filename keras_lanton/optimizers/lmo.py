@@ -6,6 +6,7 @@ roles, how the momentum starts, and the direction.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -582,6 +583,8 @@ class LMOOptimizer(LayerwiseOptimizer):
         norm = self.norms_by_role().get(spec.role)
         if norm is None:
             return "AdamW"
+        if not math.prod(spec.shape):
+            return ""
         rms = norm.lmo_rms(spec.d_in, spec.d_out)
         return f"{self.scale_of(spec) * rms:.3g}"
 
@@ -632,12 +635,13 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     def _check_measures(self, method: str) -> NoiseAdaptiveRate:
         """The part that measures; ValueError before `build`, or without it."""
-        if self.layers and self.noise is not None:
-            return self.noise
-        raise ValueError(
-            f"`{method}` needs an optimizer that measures noise. "
-            f"Received: {type(self).__name__}(noise=None)"
-        )
+        if self.noise is None:
+            raise ValueError(
+                f"`{method}` needs an optimizer that measures noise. "
+                f"Received: {type(self).__name__}(noise=None)"
+            )
+        self._check_built(method)
+        return self.noise
 
     def _last_learning_rate(self, snapshot: NoiseSnapshot) -> float:
         """The rate eta_t of the last step, not of the one to come."""

@@ -24,6 +24,7 @@ from keras_lanton.types import ROLES
 from keras_lanton.validation import is_number
 from keras_lanton.validation import shown
 from keras_lanton.variables import table
+from keras_lanton.variables.adapters import zero_adapters
 from keras_lanton.variables.block_kinds import block_of
 from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.spec import variable_path
@@ -99,7 +100,12 @@ def explain(
     ]
     lines += table.describe_multipliers(optimizer.multipliers_of(specs))
     lines += list(_rest(optimizer))
-    found = list(_suspicions(specs, optimizer, rate, adamw_rate))
+    found = [
+        f"{path} has a low-rank adapter of zeros, as Keras loads it: it never "
+        "learns. docs/guides/fine_tuning.md says what to do."
+        for path in zero_adapters(variables)
+    ]
+    found += _suspicions(specs, optimizer, rate, adamw_rate)
     lines.append("Look at:" if found else "Nothing looks suspicious.")
     lines += [f"- {one}" for one in found]
     (print_fn or print)("\n".join(lines))

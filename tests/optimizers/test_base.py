@@ -25,8 +25,13 @@ def test_assign_role_refuses_what_cannot_be() -> None:
         optimizer.assign_role("hidden", [v], (0, 1), (1, 2))
     with pytest.raises(ValueError, match="Received.*7"):
         optimizer.assign_role("hidden", [v], 7)
+    for axes in ("ab", 1.0, [None]):
+        with pytest.raises(ValueError, match="different axes.*Received"):
+            optimizer.assign_role("hidden", [v], axes)
     with pytest.raises(ValueError, match="Received: variables=\\[\\]"):
         optimizer.assign_role("hidden", [])
+    with pytest.raises(ValueError, match="of the model. Received: 3"):
+        optimizer.assign_role("hidden", [3])
     with pytest.raises(ValueError, match="once(?s:.)*Received.*v0"):
         optimizer.assign_role("hidden", [v, v])
     optimizer.assign_role("hidden", v)
@@ -51,11 +56,13 @@ def test_too_late_and_too_early() -> None:
         optimizer.summary,
         optimizer.noise_report,
     ):
-        with pytest.raises(ValueError, match="built"):
+        with pytest.raises(ValueError, match="built.*Received: Lanton"):
             early()
     assert optimizer.skipped_steps == 0
     with pytest.raises(ValueError, match="built model(?s:.)*Received: model="):
         optimizer.read_roles(keras.Sequential([keras.layers.Dense(2)]))
+    with pytest.raises(ValueError, match="built model(?s:.)*Received: model=3"):
+        optimizer.read_roles(3)
     optimizer.build([v])
     for late in (
         lambda: optimizer.assign_role("hidden", [v]),
@@ -64,6 +71,33 @@ def test_too_late_and_too_early() -> None:
     ):
         with pytest.raises(ValueError, match="before(?s:.)*Received"):
             late()
+
+
+@logic
+def test_names_without_decay_are_a_list() -> None:
+    with pytest.raises(ValueError, match="list.*Received: var_names='bias'"):
+        Lanton().exclude_from_weight_decay(var_names="bias")
+
+
+@logic
+def test_complex_variables_are_refused() -> None:
+    v = keras.Variable(np.ones((2, 3), "complex64"), name="v")
+    with pytest.raises(ValueError, match="real.*Received: 'v' of complex64"):
+        Lanton().build([v])
+
+
+@logic
+@pytest.mark.parametrize("others", [[], [(2, 3)]])
+def test_variables_without_an_entry(others) -> None:
+    optimizer = Lanton(0.1)
+    made = variables((4, 0), *others)
+    optimizer.apply([np.ones(v.shape, "float32") for v in made], made)
+    assert int(optimizer.iterations) == 1
+    for v in made[1:]:
+        assert np.all(keras.ops.convert_to_numpy(v) != 1)
+    lines = []
+    optimizer.summary(lines.append)
+    assert "(4, 0)" in "".join(lines)
 
 
 def test_other_variables_than_it_was_built_with() -> None:

@@ -49,3 +49,42 @@ def test_load_checkpoint_into_a_model_that_is_not_compiled(tmp_path):
         np.testing.assert_array_equal(
             keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
         )
+
+
+@pytest.mark.parametrize("model, path", [(3, "x.keras"), (None, 3)])
+def test_load_checkpoint_wants_a_model_and_a_path(model, path):
+    model = model or faults.built_model()
+    with pytest.raises(
+        ValueError, match="model and the path.*Received: model="
+    ):
+        load_checkpoint(model, path)
+
+
+# -- Low-rank adapters -------------------------------------------------------
+def test_adapters_that_are_loaded_as_zeros_are_told(tmp_path):
+    """Keras saves the sum of kernel and adapter."""
+    inputs = keras.Input((4,), dtype="int32")
+    h = keras.layers.Embedding(9, 6, name="tokens")(inputs)
+    h = keras.layers.EinsumDense("btd,de->bte", (4, 6), name="mix")(h)
+    h = keras.layers.Flatten()(h)
+    model = keras.Model(inputs, keras.layers.Dense(3, name="head")(h))
+    for name in ("tokens", "mix", "head"):
+        model.get_layer(name).enable_lora(2)
+    x = np.arange(32).reshape(8, 4) % 9
+    y = np.ones((8, 3), "float32")
+    model.compile(lanton(learning_rate=0.01), "mse", jit_compile=False)
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "x.keras")
+    with pytest.warns(UserWarning, match="never learn.*3 such layers"):
+        loaded = keras.models.load_model(tmp_path / "x.keras")
+    with pytest.warns(UserWarning, match="never learn.*'tokens' first"):
+        load_checkpoint(model, tmp_path / "x.keras")
+    outputs = loaded.predict(x, verbose=0)
+    for variable in loaded.trainable_variables:  # as the guide says
+        if variable.name in ("lora_kernel_a", "lora_embeddings_a"):
+            variable.assign(keras.initializers.HeUniform()(variable.shape))
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), outputs)
+    loaded.fit(x, y, verbose=0)
+    for variable in loaded.trainable_variables:
+        if "lora" in variable.name:
+            assert np.any(keras.ops.convert_to_numpy(variable))

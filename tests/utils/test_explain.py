@@ -124,6 +124,11 @@ def test_fine_tuning():
             layer.enable_lora(2)
     text = told(model, Lanton.for_fine_tuning(2e-3), adamw=1e-3)
     assert "is low for low-rank adapters" in text
+    for variable in model.trainable_variables:
+        if "lora" in variable.name:
+            variable.assign(keras.ops.zeros(variable.shape))
+    text = told(model, Lanton.for_fine_tuning(5e-3))
+    assert text.count("adapter of zeros") == 1
 
 
 @pytest.mark.parametrize(
