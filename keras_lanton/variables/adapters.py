@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from keras import ops
 
 from keras_lanton.variables.spec import variable_path
@@ -28,6 +27,6 @@ def zero_adapters(variables: Sequence[Any]) -> list[str]:
     for variable in variables:
         match = FACTOR.match(variable_path(variable))
         if match and is_zero.get(match[1], True):
-            values = ops.convert_to_numpy(ops.cast(variable, "float32"))
-            is_zero[match[1]] = not np.any(values)
+            found = ops.any(ops.not_equal(variable, 0))
+            is_zero[match[1]] = not bool(ops.convert_to_numpy(found))
     return [path for path, zero in is_zero.items() if zero]
