@@ -182,7 +182,7 @@ def best_of_close(tried, read, seeds):
     """The best of the trials that one seed does not tell apart.
 
     Those within `CLOSE` of the lowest loss are compared by their mean over
-    the seeds that all of them have.
+    the seeds. Until all seeds have run, those with the most seeds are.
 
     Args:
         tried: Pairs of a trial and its loss, of one of the seeds.
@@ -205,8 +205,10 @@ def best_of_close(tried, read, seeds):
                 missing.append(again)
             else:
                 losses[trial][seed] = trials.loss_of(result)
-    shared = set.intersection(*map(set, losses.values()))
-    best = min(close, key=lambda t: sum(losses[t][seed] for seed in shared))
+    most = max(map(len, losses.values()))
+    ran = [trial for trial in close if len(losses[trial]) == most]
+    shared = set.intersection(*(set(losses[trial]) for trial in ran))
+    best = min(ran, key=lambda t: sum(losses[t][seed] for seed in shared))
     return best, missing
 
 

@@ -480,6 +480,22 @@ def test_close_rates_are_compared_on_all_seeds():
 
 
 @logic
+def test_a_rate_with_more_seeds_stands_before_one_with_fewer():
+    one, two = (search.trial_of("d_muon", rate) for rate in (5e-3, 1e-2))
+    bench = Bench(lambda trial: {5e-3: 3.005, 1e-2: 3.0}[trial.learning_rate])
+    bench.run([one, two, dataclasses.replace(one, seed=2)])
+
+    def best():
+        return search.best_of_close(
+            [(one, 3.005), (two, 3.0)], bench.read, seeds=(1, 2)
+        )
+
+    assert best() == (one, [dataclasses.replace(two, seed=2)])
+    bench.run(best()[1])
+    assert best() == (two, [])
+
+
+@logic
 def test_rows_elsewhere_have_the_best_rate_that_ran():
     def loss(trial):
         return abs(np.log(trial.learning_rate / 4e-3)) + trial.seed

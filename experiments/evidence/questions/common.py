@@ -8,7 +8,8 @@ REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals, none of them tunes
 CHOICE_OF_RATE = (
     "Rates are compared on the first seed of `wiki`. One seed does not tell "
     f"apart what ends within {CLOSE:g} of the lowest: there the mean over the "
-    "seeds 1 to 3 decides, or over those that have run."
+    "seeds 1 to 3 decides. Until all of these have run, a rate with more "
+    "seeds stands before one with fewer."
 )
 QUICK = 5.0  # tokens per weight
 FULL = 20.0
