@@ -190,9 +190,24 @@ def draw_widths(read, path):
         title = caption.replace("`", "").replace(", ", ",\n", 1)
         axes.set_title(title, fontsize=9)
     panels[0][0].set_ylabel("loss above the lowest of the width")
-    panels[0][0].legend(fontsize=8)
+    curves = {
+        curve.get_label(): curve for axes in panels[0] for curve in axes.lines
+    }
+    panels[0][0].legend(
+        handles=[
+            curves[label]
+            for label in map(labelled, COLOUR_OF)
+            if label in curves
+        ],
+        fontsize=8,
+    )
     figure.savefig(path, dpi=120, facecolor="white")
     pyplot.close(figure)
+
+
+def labelled(width):
+    """The label of the curves of a width."""
+    return f"width {width}"
 
 
 def draw_curves(axes, losses):
@@ -200,7 +215,7 @@ def draw_curves(axes, losses):
     for width, by_rate in losses.items():
         lowest = min(by_rate.values())
         above = [loss - lowest for loss in by_rate.values()]
-        style = {"color": COLOUR_OF[width], "label": f"width {width}"}
+        style = {"color": COLOUR_OF[width], "label": labelled(width)}
         axes.plot(list(by_rate), above, "o-", **style)
     rates = sorted({rate for by_rate in losses.values() for rate in by_rate})
     axes.set_xscale("log")
