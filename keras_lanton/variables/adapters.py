@@ -18,15 +18,25 @@ def zero_adapters(variables: Sequence[Any]) -> list[str]:
     weights so: it saves the sum of kernel and adapter.
 
     Args:
-        variables: With concrete values.
+        variables: With concrete values. A layer of which one factor is not
+            among them is left out.
 
     Returns:
         The paths of the layers, in the order of the variables.
     """
-    is_zero: dict[str, bool] = {}
+    factors: dict[str, list[Any]] = {}
     for variable in variables:
         match = FACTOR.match(variable_path(variable))
-        if match and is_zero.get(match[1], True):
-            found = ops.any(ops.not_equal(variable, 0))
-            is_zero[match[1]] = not bool(ops.convert_to_numpy(found))
-    return [path for path, zero in is_zero.items() if zero]
+        if match:
+            factors.setdefault(match[1], []).append(variable)
+    return [
+        path
+        for path, pair in factors.items()
+        if len(pair) == 2 and all(map(_is_zero, pair))
+    ]
+
+
+def _is_zero(variable: Any) -> bool:
+    # On the device: one process may hold a part of the variable.
+    found = ops.any(ops.not_equal(variable, 0))
+    return not bool(ops.convert_to_numpy(found))

@@ -25,6 +25,7 @@ def test_both_factors_must_be_zero():
         Variable("d/lora_kernel_a", 0.0),
         Variable("d/lora_kernel_b", 1.0),
         Variable("e/kernel", 0.0),
+        Variable("f/lora_kernel_b", 0.0),  # the other one is frozen
     ]
     assert zero_adapters(made) == ["b/c"]
     assert zero_adapters(()) == []
