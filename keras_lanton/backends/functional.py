@@ -26,6 +26,8 @@ from keras_lanton.types import Tensor
 LARGEST_DIVISOR = 2.0**126
 # The square of this is finite.
 LARGEST_SQUARED = 1e15
+# No measure is as small; XLA does not know that.
+NO_MEASURE = -1e30
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,10 +164,10 @@ def after(earlier: Tensor, value: Tensor) -> Tensor:
     the step cannot come first.
 
     Args:
-        earlier: Sizes of at least 0, or NaN; float32.
+        earlier: Numbers above -1e30, or NaN; float32.
         value: A tensor.
     """
-    never = ops.min(earlier) < 0.0
+    never = ops.min(earlier) < NO_MEASURE
     return where(never, ops.zeros_like(value), value)
 
 

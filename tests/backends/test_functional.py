@@ -212,6 +212,14 @@ def test_no_momentum_is_copied_to_be_measured() -> None:
     assert not copied, copied
 
 
+def test_a_value_after_any_measure_is_the_value() -> None:
+    value = ops.convert_to_tensor([True, False])
+    for earlier in ([0.0, 1.0], [-0.5, 2.0], [np.nan, 1.0], [np.inf, 0.0]):
+        earlier = ops.convert_to_tensor(np.array(earlier, "float32"))
+        found = ops.convert_to_numpy(backend.after(earlier, value))
+        np.testing.assert_array_equal(found, [True, False])
+
+
 @pytest.mark.parametrize("size", [1.0, 1e-35, 1e-18, 1e25, 3e38])
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_unit_norm(size: float, batch: tuple[int, ...]) -> None:

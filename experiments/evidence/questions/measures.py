@@ -51,6 +51,8 @@ BOTH = {
     "signal, `alpha=0.3`": {"noise.alpha_unit": "signal", "noise.alpha": 0.3},
     "signal, `alpha=1`": {"noise.alpha_unit": "signal", "noise.alpha": 1.0},
     "signal, `alpha=3`": {"noise.alpha_unit": "signal", "noise.alpha": 3.0},
+    "alignment": ALIGNMENT,
+    "alignment, one group": {**ALIGNMENT, "noise.groups": "all"},
 }
 ROWS_COLUMNS = ("factored", "before", 0.5)
 SOFT = ("factored", "soft", 0.1)
