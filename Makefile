@@ -22,7 +22,8 @@ JAX_CACHE := JAX_COMPILATION_CACHE_DIR=$(CURDIR)/.jax-cache \
 
 # The builds without CUDA: any other spec of torch pulls gigabytes.
 TORCH := torch==2.13.0
-PIP := -m pip --disable-pip-version-check install --quiet
+# Python compiles what is imported, which is a third of what is installed.
+PIP := -m pip --disable-pip-version-check install --quiet --no-compile
 # Of an environment and an extra: the command that prints what the extra lists.
 requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
