@@ -209,7 +209,7 @@ def _(table: tables.DecayTable, read):
             more[label] = ["", ""]
             continue
         lowest = table.with_value(trial, min(losses, key=losses.get))
-        steps = read(dataclasses.replace(lowest, seed=table.seed))["steps"]
+        steps = read(table.of_seeds(lowest)[0])["steps"]
         pull = trial.learning_rate * best * steps
         more[label] = [f"{best:.2g}", f"{pull:.1f}"]
     return sweep(table, by_decay, ["best decay", "rate x decay x steps"], more)

@@ -162,7 +162,8 @@ def draw_row(axes, y, values, colour):
 def draw_widths(read, path):
     """Draw losses by rate: a panel for each optimizer, a curve for each width.
 
-    Without the optimizer that is close to `Lanton()`, which has a panel.
+    Without the optimizer that is close to `Lanton()`, which has a panel, and
+    of the first seed.
 
     Args:
         read: Function of a trial: its result, or None.
@@ -171,7 +172,7 @@ def draw_widths(read, path):
     found = {
         table.caption.split(", GPT-2")[0]: table.losses(read)
         for table in tables_of(WIDTHS)
-        if not table.caption.startswith(BY_FAN_IN)
+        if len(table.seeds) == 1 and not table.caption.startswith(BY_FAN_IN)
     }
     found = {caption: losses for caption, losses in found.items() if losses}
     if not found:

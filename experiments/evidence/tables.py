@@ -83,14 +83,14 @@ class SweepTable:
         caption: A line above it.
         rows: Pairs of a label and a trial, whatever its value.
         values: By label: the values of the row.
-        seed: Of all runs.
+        seeds: Of all runs; a loss is the mean over them.
         of: What the rows are, at the head of their column.
     """
 
     caption: str
     rows: tuple
     values: dict
-    seed: int = 1
+    seeds: tuple = (1,)
     of: str = ""
 
     def with_value(self, trial, value):
@@ -98,21 +98,25 @@ class SweepTable:
         raise NotImplementedError
 
     def trials(self, label, trial):
-        """The runs of a row, by value."""
-        trial = dataclasses.replace(trial, seed=self.seed)
+        """The runs of a row with the first seed, by value."""
+        trial = dataclasses.replace(trial, seed=self.seeds[0])
         return {x: self.with_value(trial, x) for x in self.values[label]}
 
+    def of_seeds(self, trial):
+        """A run with each seed."""
+        return [dataclasses.replace(trial, seed=seed) for seed in self.seeds]
+
     def losses(self, read):
-        """By label: losses by value, as far as there are results.
+        """By label: losses by value, where all seeds have results.
 
         Args:
             read: Function of a trial: its result, or None.
         """
         found = {
             label: {
-                value: loss_of(result)
+                value: sum(map(loss_of, results)) / len(results)
                 for value, one in self.trials(label, trial).items()
-                if (result := read(one))
+                if all(results := [read(x) for x in self.of_seeds(one)])
             }
             for label, trial in self.rows
         }
@@ -122,7 +126,12 @@ class SweepTable:
 
     def wanted(self, read):
         """The trials of the table that have no result yet."""
-        needed = [t for row in self.rows for t in self.trials(*row).values()]
+        needed = [
+            one
+            for row in self.rows
+            for trial in self.trials(*row).values()
+            for one in self.of_seeds(trial)
+        ]
         return [t for t in dict.fromkeys(needed) if read(t) is None]
 
 

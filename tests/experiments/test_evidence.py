@@ -339,6 +339,22 @@ def test_the_table_of_rates():
 
 
 @logic
+def test_a_loss_by_rate_may_be_a_mean_over_seeds():
+    bench = Bench(lambda trial: 3.0 + 0.1 * trial.seed)
+    trial = search.trial_of("d_muon", 0.01)
+    table = tables.RateTable(
+        caption="GPT-2",
+        rows=(("D-Muon", trial),),
+        values={"D-Muon": (0.01, 0.02)},
+        seeds=(1, 2),
+    )
+    assert [t.seed for t in table.wanted(bench.read)] == [1, 2, 1, 2]
+    bench.run(table.wanted(bench.read)[:3])
+    (losses,) = table.losses(bench.read).values()
+    assert losses == {0.01: pytest.approx(3.15)}  # the others are not done
+
+
+@logic
 def test_the_table_of_one_rate():
     def loss(trial):
         best = 0.01 if trial.size == "S" else 0.02

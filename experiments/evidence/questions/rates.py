@@ -24,6 +24,8 @@ from experiments.evidence.trials import ShortTrial
 
 RATES = (0.00125, 0.0025, 0.005, 0.01, 0.02)
 SIZES = ("XS", "S", "M", "L", "XL")
+MATCHED_RATES = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+ADAMW_RATES = (0.0005, 0.001, 0.002, 0.004, 0.008)
 # Fields of the trials and rates by size, tokens per batch and length.
 LOW_RATES = (0.00125, 0.0025, 0.005)
 HIGH_RATES = (0.0025, 0.005, 0.01)
@@ -72,26 +74,35 @@ WINDOWS = {
 }
 
 
-def by_width(name, rates, options=(), names=SIZES):
-    """Rows and rates of a `RateTable` by width.
+def by_width(name, rates, options=(), *, label="", names=SIZES, seeds=(1,)):
+    """A table by rate: a row for each width.
 
     Args:
         name: Of `CONTESTANTS`.
-        rates: Of all widths but XL, whose runs are long: without the lowest
-            and the highest.
-        options: Of the optimizer, besides its own; or a function of the width.
+        rates: Of all widths but 512, whose runs are long: without those below
+            0.0025 and above 0.01.
+        options: Of the optimizer, besides its own.
+        label: Of the optimizer; by default as in `CONTESTANTS`.
         names: Of the sizes.
+        seeds: As `RateTable`.
     """
     rows, by_label = [], {}
     for size in names:
-        width = sizes.WIDTHS[size]
-        given = options(width) if callable(options) else options
+        width = str(sizes.WIDTHS[size])
         trial = trial_of(
-            name, rates[0], given, kind=ShortTrial, size=size, text="wiki"
+            name, rates[0], options, kind=ShortTrial, size=size, text="wiki"
         )
-        rows.append((str(width), trial))
-        by_label[str(width)] = rates[1:-1] if size == "XL" else rates
-    return {"rows": tuple(rows), "values": by_label, "of": "width"}
+        rows.append((width, trial))
+        long = size == "XL"
+        by_label[width] = [x for x in rates if x in HIGH_RATES or not long]
+    means = f", mean over {len(seeds)} seeds" if len(seeds) > 1 else ""
+    return RateTable(
+        caption=f"{label or CONTESTANTS[name][0]}, GPT-2, 400 steps{means}",
+        rows=tuple(rows),
+        values=by_label,
+        seeds=seeds,
+        of="width",
+    )
 
 
 def by_depth(layers, rates):
@@ -207,52 +218,23 @@ WINDOW = Question(
 WIDTHS = Question(
     title="Does the best rate change with the width?",
     text=(
-        "400 steps of batches of 1,024 tokens at every width, one seed. "
-        "The best rate is the lowest point of a parabola through the "
-        "best three."
+        "400 steps of batches of 1,024 tokens at every width, one seed; in "
+        "the second table the mean over two. The best rate is the lowest "
+        "point of a parabola through the best three."
     ),
-    tables=tuple(
-        RateTable(
-            caption=f"{label}, GPT-2, 400 steps",
-            **by_width(name, rates, options, names),
-        )
-        for label, name, rates, options, names in (
-            (
-                CONTESTANTS["lanton_defaults"][0],
-                "lanton_defaults",
-                RATES,
-                {},
-                SIZES,
-            ),
-            (
-                BY_FAN_IN,
-                "lanton_signal",
-                RATES,
-                FAN_IN,
-                SIZES,
-            ),
-            (
-                RMS_MATCHED,
-                "lanton_signal",
-                (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
-                LITTLE_DECAY,
-                SIZES[:-1],
-            ),
-            (
-                CONTESTANTS["d_muon"][0],
-                "d_muon",
-                (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08),
-                LITTLE_DECAY,
-                SIZES[:-1],
-            ),
-            (
-                CONTESTANTS["adamw_tables"][0],
-                "adamw_tables",
-                (0.0005, 0.001, 0.002, 0.004, 0.008),
-                {},
-                SIZES[:-1],
-            ),
-        )
+    tables=(
+        by_width("lanton_defaults", RATES),
+        by_width("lanton_defaults", HIGH_RATES, seeds=(1, 2)),
+        by_width("lanton_signal", RATES, FAN_IN, label=BY_FAN_IN),
+        by_width(
+            "lanton_signal",
+            MATCHED_RATES,
+            LITTLE_DECAY,
+            label=RMS_MATCHED,
+            names=SIZES[:-1],
+        ),
+        by_width("d_muon", MATCHED_RATES, LITTLE_DECAY, names=SIZES[:-1]),
+        by_width("adamw_tables", ADAMW_RATES, names=SIZES[:-1]),
     ),
 )
 
