@@ -113,16 +113,22 @@ def check_bool(name: str, value: Any, *, optional: bool = False) -> None:
         )
 
 
-# Where flat names of other optimizers' arguments are found here.
+# Where other optimizers' names, and flat names of arguments of a part, are
+# found here.
 _NOISE = "noise=NoiseAdaptiveRate({}=...)"
 _NEWTON_SCHULZ = "newton_schulz=NewtonSchulz({}=...)"
 _ADAMW = "auxiliary_adamw=AuxiliaryAdamW({}=...)"
 MOVED = {
+    "lr": "learning_rate=...",
+    "momentum": "beta_1=...",
     "alpha": _NOISE.format("alpha"),
     "within_matrices": _NOISE.format("within_matrices"),
     "alpha_unit": _NOISE.format("alpha_unit"),
     "group_reduction": _NOISE.format("group_reduction"),
     "beta_2": _NOISE.format("beta_2"),
+    "interval": _NOISE.format("interval"),
+    "reference": _NOISE.format("reference"),
+    "estimator": _NOISE.format("estimator"),
     "noise_interval": _NOISE.format("interval"),
     "noise_schedule": _NOISE.format("schedule"),
     "noise_reference": _NOISE.format("reference"),
@@ -130,12 +136,15 @@ MOVED = {
     "rank": _NOISE.format("rank"),
     "power_iterations": _NOISE.format("power_iterations"),
     "previous_gradient_dtype": _NOISE.format("previous_gradient_dtype"),
+    "steps": _NEWTON_SCHULZ.format("steps"),
+    "coefficients": _NEWTON_SCHULZ.format("coefficients"),
     "ns_steps": _NEWTON_SCHULZ.format("steps"),
     "ns_coefficients": _NEWTON_SCHULZ.format("coefficients"),
     "ns_dtype": _NEWTON_SCHULZ.format("dtype"),
     "max_temporary_bytes": _NEWTON_SCHULZ.format("max_temporary_bytes"),
     "shard_orthogonalization": _NEWTON_SCHULZ.format("shard"),
     "adamw_roles": _ADAMW.format("roles"),
+    "lr_ratio": _ADAMW.format("lr_ratio"),
     "adam_lr_ratio": _ADAMW.format("lr_ratio"),
     "adam_beta_1": _ADAMW.format("beta_1"),
     "adam_beta_2": _ADAMW.format("beta_2"),
@@ -171,7 +180,7 @@ def check_base_arguments(
     for name, place in MOVED.items():
         if name in arguments:
             raise ValueError(
-                f"`{name}` is now `{place}`. "
+                f"`{name}` is `{place}` here. "
                 f"Received: {name}={shown(arguments[name])}"
             )
     if not callable(learning_rate):

@@ -130,6 +130,20 @@ def test_a_flat_argument_is_refused_with_its_place(
         make(**{name: value})
 
 
+@pytest.mark.parametrize("make", [Lanton, Lanton.paper, DMuon, Scion])
+def test_names_of_other_optimizers_are_refused_with_ours(
+    make: Callable[..., object],
+) -> None:
+    for name, ours in (
+        ("lr", "learning_rate"),
+        ("momentum", "beta_1"),
+        ("steps", "NewtonSchulz"),
+        ("interval", "NoiseAdaptiveRate"),
+    ):
+        with pytest.raises(ValueError, match=f"{ours}.*Received: {name}=0.5"):
+            make(**{name: 0.5})
+
+
 @pytest.mark.parametrize(
     ("make", "arguments", "named"),
     [
