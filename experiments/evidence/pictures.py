@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import textwrap
 
 from experiments.evidence import questions
 from experiments.evidence import statistics
@@ -21,6 +22,7 @@ COLOUR_OF = {
     "256": "#08519c",
     "512": "#08306b",
 }
+LONGEST_LINE = 30  # characters of a label
 # What the others are compared with.
 BASES = tuple(
     CONTESTANTS[name][0] for name in ("lanton_defaults", "lanton_signal")
@@ -30,6 +32,7 @@ SHOWN_AS = {BASES[1]: "Lanton (base), tuned"}  # labels of the picture
 STYLE_OF = {
     "lanton_defaults": "lanton",
     "lanton_signal": "lanton",
+    "lanton_paper": "lanton_paper",
     "adamw_tables": "adamw",
     "keras_muon": "keras_muon",
     "d_muon": "d_muon",
@@ -127,7 +130,7 @@ def draw_finals(read, path):
         "final validation loss less that of\n"
         f"{base.replace('`', '')}, nats per token\n"
         "(further right is worse)\n"
-        f"point: mean of {seeds} seed{'s' * (seeds > 1)}; "
+        f"point: mean of {seeds} seed{'s' * (seeds > 1)};\n"
         "bar: its 95 % interval; ticks: the seeds"
     )
     axes.grid(axis="x", alpha=0.3)
@@ -139,6 +142,7 @@ def draw_finals(read, path):
 def named(label, values, seeds):
     """The label of a row, with its number of seeds where that is another."""
     label = SHOWN_AS.get(label, label).replace("`", "")
+    label = textwrap.fill(label, LONGEST_LINE)
     return label if len(values) == seeds else f"{label} ({len(values)})"
 
 
