@@ -216,6 +216,7 @@ IN_FULL_RUNS = Question(
                 names=(
                     "line 8",
                     "signal, `alpha=1`",
+                    "alignment, one group",
                     "rows and columns, every tenth step",
                 ),
                 tokens_per_weight=FULL,
