@@ -26,6 +26,8 @@ from keras_lanton.optimizers.hooks import PrivateHooks
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.optimizers.state import StateVariables
 from keras_lanton.optimizers.state import check_saved
+from keras_lanton.optimizers.state import find_misfit
+from keras_lanton.optimizers.state import refuses_misfits
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import check_base_arguments
@@ -285,8 +287,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             variables: The trainable variables, in the order of the state.
 
         Raises:
-            ValueError: If roles were given for other variables than these, or
-                a variable is complex.
+            ValueError: If roles were assigned to other variables than these,
+                or a variable is complex.
         """
         if self.built:
             return
@@ -321,7 +323,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             One spec per variable.
 
         Raises:
-            ValueError: If roles were given for other variables than these.
+            ValueError: If roles were assigned to other variables than these.
         """
         keys = [self._key_of(variable) for variable in variables]
         return self._sources.decide(keys, variables)
@@ -446,34 +448,57 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     def load_own_variables(self, store: Any) -> None:
         """Loads the state, all of it or nothing.
 
-        A state that was saved before the first step is a rate alone.
+        A state of other variables or arguments is left out with a warning, as
+        Keras' optimizers do: the model's weights are loaded all the same. So
+        is that of an optimizer that was never built, which is a rate alone.
 
         Args:
             store: Mapping of positions ("0", "1", ...) to arrays.
 
         Raises:
-            ValueError: If there are more or fewer arrays than variables, an
-                array has another shape than its variable, or holds what this
-                state never holds.
+            ValueError: If an array is missing or holds what this state never
+                holds: the file is damaged. Within `load_checkpoint` also in
+                place of the warning.
         """
-        if self.built and _is_new(store):
+        if not self.built:
+            super().load_own_variables(store)
+            return
+        if _is_new(store):
             self._load_new_state(store)
             return
-        if self.built:
-            if len(store.keys()) != len(self.variables):
-                raise ValueError(
-                    f"The optimizer's state is {len(self.variables)} arrays: "
-                    "the saved one is of another model or of other optimizer "
-                    "arguments. Nothing was loaded; "
-                    "`load_model(..., compile=False)` loads the model alone. "
-                    f"Received: {len(store.keys())} arrays"
-                )
-            skips = self.nonfinite == "skip"
-            for i, variable in enumerate(self.variables):
-                check_saved(i, variable, store, self._state, skips)
+        misfit = find_misfit(self.variables, store)
+        if misfit:
+            self._leave_out(misfit)
+        else:
+            self._load_state(store)
+        self._warn_of_zero_adapters()
+
+    def _load_state(self, store: Any) -> None:
+        skips = self.nonfinite == "skip"
+        for i, variable in enumerate(self.variables):
+            check_saved(i, variable, store, self._state, skips)
         # Reads all of it again: a copy of the state may not fit into memory.
         super().load_own_variables(store)
-        self._warn_of_zero_adapters()
+
+    def _leave_out(self, reason: str) -> None:
+        """Warns that a saved state is left out; ValueError in `all_or_nothing`.
+
+        Args:
+            reason: Why it cannot be loaded.
+        """
+        left_out = (
+            f"The saved state of the optimizer {self.name!r} was not loaded: "
+            f"{reason}"
+        )
+        if refuses_misfits():
+            raise ValueError(left_out)
+        steps = int(ops.convert_to_numpy(self.micro_steps))
+        own = f"keeps its own, of {steps} steps" if steps else "starts anew"
+        warnings.warn(
+            f"{left_out} The optimizer {own}; the model's weights are loaded. "
+            "`keras_lanton.load_checkpoint` refuses such a file.",
+            stacklevel=4,
+        )
 
     def _warn_of_zero_adapters(self) -> None:
         """Loading leaves low-rank adapters that cannot learn."""
@@ -491,11 +516,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     def _load_new_state(self, store: Any) -> None:
         """Loads what an optimizer saves before it is built: its rate."""
         if int(ops.convert_to_numpy(self.micro_steps)):
-            warnings.warn(
-                "The saved optimizer had not taken a step, and has no state "
-                "to load: this optimizer keeps its own.",
-                stacklevel=3,
-            )
+            self._leave_out("it was saved before the first step.")
             return
         rate = self.variables[1]
         if rate.name == "learning_rate" and "1" in store:

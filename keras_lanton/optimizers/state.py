@@ -1,7 +1,11 @@
 """The variables of an optimizer's state, and what they can hold."""
 
+import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -75,6 +79,50 @@ class StateVariables:
         )
 
 
+_REFUSES = contextvars.ContextVar("refuses", default=False)
+
+
+@contextlib.contextmanager
+def all_or_nothing() -> Iterator[None]:
+    """A state that does not fit its optimizer is an error, not a warning."""
+    token = _REFUSES.set(True)
+    try:
+        yield
+    finally:
+        _REFUSES.reset(token)
+
+
+def refuses_misfits() -> bool:
+    """Returns whether this is within `all_or_nothing`."""
+    return _REFUSES.get()
+
+
+def find_misfit(variables: Sequence[Any], store: Any) -> str:
+    """The reason why a saved state is not one of these variables; or "".
+
+    Args:
+        variables: The optimizer's variables.
+        store: Mapping of positions ("0", "1", ...) to arrays.
+    """
+    if not store.keys():
+        return "the file has none."
+    cause = "it is of other variables or of other optimizer arguments."
+    if len(store.keys()) != len(variables):
+        return (
+            f"{cause} Received: {len(store.keys())} arrays for "
+            f"{len(variables)} variables of the state."
+        )
+    for i, variable in enumerate(variables):
+        wanted = tuple(variable.shape)
+        found = tuple(store[str(i)].shape) if str(i) in store else wanted
+        if found != wanted:
+            return (
+                f"{cause} Received: an array of shape {found} for "
+                f"{variable.path!r} of shape {wanted}."
+            )
+    return ""
+
+
 def check_saved(
     position: int, variable: Any, store: Any, state: StateVariables, skips: bool
 ) -> None:
@@ -88,33 +136,27 @@ def check_saved(
         skips: Whether steps with non-finite gradients are skipped.
 
     Raises:
-        ValueError: If the value is missing, has another shape or dtype, or is
-            one that the state never holds.
+        ValueError: If the value is missing, has another dtype, or is one that
+            the state never holds.
     """
     what = f"Optimizer state {position}, {variable.path!r},"
     if str(position) not in store.keys():
         raise ValueError(
-            f"{what} is missing. Nothing was loaded. "
+            f"{what} is missing. None of the state was loaded. "
             f"Received: {sorted(store.keys())}"
         )
     value = np.asarray(store[str(position)])
-    if value.shape != tuple(variable.shape):
-        raise ValueError(
-            f"{what} has shape {tuple(variable.shape)}: the state was saved "
-            "for another model or other optimizer arguments. Nothing was "
-            f"loaded. Received: shape {value.shape}"
-        )
     kind = variable.dtype.rstrip("0123456789").removeprefix("b")
     if not value.dtype.name.removeprefix("b").startswith(kind):
         raise ValueError(
-            f"{what} has dtype {variable.dtype}. Nothing was loaded. "
+            f"{what} has dtype {variable.dtype}. None of the state was loaded. "
             f"Received: dtype {value.dtype.name}"
         )
     bad = _impossible(variable, value, state, skips)
     if bad.any():
         raise ValueError(
             f"{what} holds a value that it never has: the file is damaged. "
-            "Nothing was loaded. "
+            "None of the state was loaded. "
             f"Received: {value[bad].ravel()[0]} in {int(bad.sum())} of "
             f"{value.size} entries"
         )

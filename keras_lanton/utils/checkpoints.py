@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.optimizers.state import all_or_nothing
 from keras_lanton.utils.probing import scope_of
 from keras_lanton.validation import shown
 
@@ -48,7 +49,8 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
     variables = _variables(model)
     before = [np.array(ops.convert_to_numpy(v)) for v in variables]
     try:
-        model.load_weights(path)
+        with all_or_nothing():
+            model.load_weights(path)
     except BaseException as error:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)

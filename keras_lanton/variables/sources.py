@@ -1,6 +1,7 @@
 """The sources of specs: set by hand, read from the model, saved, inferred."""
 
 import re
+import warnings
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -70,17 +71,24 @@ class SpecSources:
             variables: The variables.
 
         Raises:
-            ValueError: If there are specs for other variables than these.
+            ValueError: If roles were assigned to other variables than these.
         """
         self._check_assigned(keys, variables)
-        saved = _match(self.saved, variables)
+        saved, left = _match(self.saved, variables)
         given = [
             self.assigned.get(key) or self.read.get(key) or saved.get(i)
             for i, key in enumerate(keys)
         ]
-        if None in given:
-            return infer_roles(variables, given)
-        return tuple(spec for spec in given if spec is not None)
+        if None not in given:
+            return tuple(spec for spec in given if spec is not None)
+        found = infer_roles(variables, given)
+        inferred = [
+            spec
+            for spec, known in zip(found, given, strict=True)
+            if known is None
+        ]
+        _warn_of_dropped(left, inferred)
+        return found
 
     def _check_assigned(
         self, keys: Sequence[Any], variables: Sequence[Variable]
@@ -129,19 +137,19 @@ def _read_records(records: Any) -> list[VariableSpec]:
 
 def _match(
     records: Sequence[VariableSpec], variables: Sequence[Variable]
-) -> dict[int, VariableSpec]:
-    """The saved spec of each variable, by its position.
+) -> tuple[dict[int, VariableSpec], list[VariableSpec]]:
+    """The saved spec of each variable, by its position, and what is left.
 
     Matched by path and shape, in order, since paths are not unique. Numbers
     that Keras adds to names may differ between processes, and a loaded
     `Sequential` leaves its own name out of its variables' paths. Where all
     names differ by numbers alone, the order decides: dense_1 of one process
-    may be dense_2 of another. Records that are left over are of frozen
-    variables, if every variable has one.
+    may be dense_2 of another. Records that are left over are of variables
+    that are frozen by now, or of another model.
     """
     places = [(variable_path(v), tuple(v.shape)) for v in variables]
     if _are_renumbered(records, places):
-        return dict(enumerate(records))
+        return dict(enumerate(records)), []
     matched: dict[int, VariableSpec] = {}
     left = list(records)
     for same in (_equal, _equal_but_for_numbers, _one_ends_in_the_other):
@@ -153,16 +161,33 @@ def _match(
                     matched[i] = spec
                     left.remove(spec)
                     break
-    if left and len(matched) < len(places):
-        raise ValueError(
-            "The optimizer's config holds the roles of another model: "
-            "`config['roles']` must be None or match the variables; "
-            "`from_config({**config, 'roles': None})` decides them anew. "
-            "Allowed: "
-            f"{places}. "
-            f"Received: {[(spec.path, spec.shape) for spec in left]}"
+    return matched, left
+
+
+def _warn_of_dropped(
+    left: Sequence[VariableSpec], inferred: Sequence[VariableSpec]
+) -> None:
+    """Warns of saved roles that a renamed variable may be meant to have.
+
+    Args:
+        left: Saved specs that no variable has.
+        inferred: Specs of the variables that no saved one fits.
+    """
+    told = []
+    for old in left:
+        alike = [new for new in inferred if new.shape == old.shape]
+        same = any((n.role, n.view) == (old.role, old.view) for n in alike)
+        if alike and not same:
+            names = ", ".join(new.path for new in alike)
+            told.append(f"{old.path} was {old.role} ({names} now)")
+    if told:
+        warnings.warn(
+            "The optimizer's config holds roles of variables that this model "
+            "does not have. They are dropped, and those of other variables of "
+            f"the same shape are inferred: {'; '.join(told)}. Before the "
+            "first step, `assign_role` sets them by hand.",
+            stacklevel=3,
         )
-    return matched
 
 
 def _are_renumbered(

@@ -1,6 +1,7 @@
 """Where roles come from: by hand, read from layers, or from a config."""
 
 import json
+import warnings
 
 import keras
 import pytest
@@ -28,15 +29,30 @@ def test_roles_survive_before_the_first_step():
 
 @logic
 def test_config_of_another_model():
-    model = compiled_model()
+    """Roles that no variable has are dropped; what fits is kept."""
+    model = three("a", "b")
     optimizer = Lanton()
+    optimizer.assign_role("embedding", model.layers[0].kernel)
     optimizer.build(model.trainable_variables)
-    other = keras.Sequential([keras.Input((4,)), layers.Dense(3, name="third")])
+    other = keras.Sequential(
+        [keras.Input((4,)), *(layers.Dense(4, name=name) for name in "ac")]
+    )
     loaded = Lanton.from_config(optimizer.get_config())
-    with pytest.raises(ValueError, match="roles") as error:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         loaded.build(other.trainable_variables)
-    assert "Received" in str(error.value)
-    assert "first/kernel" in str(error.value)
+    assert [spec.role for spec in loaded.layers][::2] == ["embedding", "hidden"]
+
+
+@logic
+def test_a_role_of_a_renamed_variable_is_told():
+    model = three("a", "b")
+    optimizer = Lanton()
+    optimizer.assign_role("embedding", model.layers[0].kernel)
+    optimizer.build(model.trainable_variables)
+    loaded = Lanton.from_config(optimizer.get_config())
+    with pytest.warns(UserWarning, match="a/kernel was embed.*c/kernel"):
+        loaded.build(three("c", "b").trainable_variables)
 
 
 @logic
