@@ -74,8 +74,8 @@ class Lanton(LMOOptimizer):
 
     `Lanton.paper()` has the paper's own settings. There B_t itself goes to
     line 6, and line 9 is eta_t sqrt(a_t / max of a_t), over the matrices of
-    one role. A variable without a gradient, or with one that is zero
-    everywhere, keeps its weights and state on that step.
+    one role. A matrix without a gradient, or with one that is zero everywhere,
+    keeps its weights and state on that step.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a

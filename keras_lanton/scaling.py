@@ -230,7 +230,8 @@ def state_bytes(
         for i in layout.with_roles(optimizer.slot_roles.get(name)):
             kind = optimizer.slot_dtype(name, specs[i]) or dtype
             found += _bytes(Buffer(specs[i].shape, kind))
-    counts = Buffer((len(specs) + 1,), "int32")  # last_step, skipped_steps
+    # last_step, skipped_steps
+    counts = Buffer((layout.matrices + 1,), "int32")
     return found + _bytes(counts)
 
 

@@ -428,6 +428,30 @@ def test_steps_as_large_matrices_take_them(within, monkeypatch):
     compare(options, make_gradients(6, FEW), (1, 6), paths=FEW)
 
 
+# One gradient of a size that squares of float32 cannot have.
+SPIKES = [1e20, 1e30, 3.4e38]
+
+
+@pytest.mark.parametrize("size", keep(SPIKES, [3.4e38]))
+@pytest.mark.parametrize("name", keep(["adamw", "adamw_both"], ["adamw"]))
+def test_one_huge_gradient(name, size):
+    options = CASES[name]
+    gradients = make_gradients(12, FEW)
+    for g in gradients[5]:
+        g[...] = np.float32(size) * (g / np.abs(g).max())
+    variables = make_variables(FEW)
+    start = weights = to_arrays(variables)
+    optimizer = make_optimizer(variables, FEW, **options)
+    oracle = make_oracle(FEW, turns=turns(optimizer), **options)
+    steps = Steps(optimizer, variables)
+    for one in gradients:
+        steps(one)
+        weights = oracle.step(one, weights, LEARNING_RATE)
+    assert optimizer.skipped_steps == 0
+    found = deviations(to_arrays(variables), weights, start)
+    assert max(found) < TOLERANCE, dict(zip(FEW, found, strict=True))
+
+
 @pytest.mark.parametrize("noise", [NoiseAdaptiveRate(), None])
 def test_a_model_without_matrices(noise):
     x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")

@@ -26,9 +26,12 @@ class FallingDecay(Lanton):
         self.horizon = horizon
 
     def _scalars(self, last_step, active, eta, t):
-        share = self.horizon / ops.cast(t, "float32")
-        self.share = ops.minimum(share, MOST)
-        return super()._scalars(last_step, active, eta, t)
-
-    def weight_decays(self):
-        return super().weight_decays() * self.share
+        share = ops.minimum(self.horizon / ops.cast(t, "float32"), MOST)
+        found = super()._scalars(last_step, active, eta, t)
+        names = ("decay_factor", "adamw_decay_factor")
+        return found._replace(
+            **{
+                name: [1.0 - share * (1.0 - k) for k in getattr(found, name)]
+                for name in names
+            }
+        )

@@ -4,13 +4,15 @@ Only the module of the backend that Keras runs on is imported. All modules have
 the same names:
 
 - control flow: `is_compiled`, `cond`, `replace_if`, `switch`, `each`, `after`;
-- values that decide what is done: `to_host`, `on_host`, `on_device`, `unpack`;
+- values that decide what is done: `to_host`, `on_host`, `on_device`, `unpack`,
+  `unpack_places`;
 - with numbers: `where`, `maximum`, `minimum`, `clip`, `power`; `take`;
 - work on many tensors: `pieces`, `lerp`, `lerp_`, `scale_`, `scale_each_`,
-  `squares`, `adam_directions`, `update_`, `abs_sums`, `bitcast`, `reshape`,
-  `as_tensors`, `cast_each`, `store_`, `constant`;
-- on matrices: `unit_norm`, `frobenius_norm`, `shrunk_signs`, `add_products`,
-  `gpu_product`;
+  `mean_roots_`, `adam_directions`, `update_`,
+  `largest_entries`, `bitcast`, `reshape`, `as_tensors`, `cast_each`, `store_`,
+  `constant`;
+- on matrices: `largest_of_each`, `unit_norm`, `frobenius_norm`,
+  `shrunk_signs`, `add_products`, `gpu_product`;
 - on several devices: `devices`, `layouts`, `laid_out`, `share_out`, `replicas`;
 - the device's abilities: `device`, `list_devices`, `tensorfloat32`,
   `full_precision`;

@@ -26,6 +26,7 @@ from keras_lanton.types import Tensor
 LARGEST_DIVISOR = 2.0**126
 # The square of this is finite.
 LARGEST_SQUARED = 1e15
+LARGEST = float(np.finfo("float32").max)
 # No measure is as small; XLA does not know that.
 NO_MEASURE = -1e30
 
@@ -144,6 +145,36 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
     return [list(ops.unstack(x, num=x.shape[0])) for x in vectors]
 
 
+def unpack_places(
+    places: Sequence[np.ndarray],
+    *vectors: Tensor,
+    unpack: Callable[..., list[list[Any]]] = unpack,
+) -> list[list[Any]]:
+    """The entries of each of some vectors at some places.
+
+    Args:
+        places: Positions in the vectors, arrays of int32 of any shapes; each
+            position is in one of them.
+        *vectors: Of one length.
+        unpack: The backend's.
+
+    Returns:
+        For each vector one scalar or tensor for each of the places: a scalar
+        where there is one position.
+    """
+    if all(place.size == 1 for place in places):
+        return unpack(*vectors)
+    firsts = constant(np.array([p.flat[0] for p in places], "int32"))
+    scalars = unpack(*(take(vector, firsts) for vector in vectors))
+    return [
+        [
+            scalar if place.size == 1 else take(vector, constant(place))
+            for scalar, place in zip(row, places, strict=True)
+        ]
+        for row, vector in zip(scalars, vectors, strict=True)
+    ]
+
+
 def scale_(X: Tensor, factor: Tensor | float) -> Tensor:
     """The product factor X.
 
@@ -191,8 +222,12 @@ def lerp(
     Returns:
         One new tensor each.
     """
+    weights = [
+        ops.cast(w, x.dtype) for w, x in zip(weights, starts, strict=True)
+    ]
+    # Not w (y - x): a difference of huge numbers is not finite.
     return [
-        x + ops.cast(w, x.dtype) * (y - x)
+        x + (w * y - w * x)
         for x, y, w in zip(starts, ends, weights, strict=True)
     ]
 
@@ -256,20 +291,30 @@ def scale_each_(
     return [factor * x for x, factor in zip(tensors, factors, strict=True)]
 
 
-def squares(tensors: Sequence[Tensor], largest: float) -> list[Tensor]:
-    """The square of each entry, at most a largest number: new tensors.
+def mean_roots_(
+    roots: Sequence[Tensor], tensors: Sequence[Tensor], weights: Sequence[Any]
+) -> list[Tensor]:
+    """sqrt((1 - w) r^2 + w x^2), without squares that leave float32.
 
     Args:
-        tensors: Tensors, float32.
-        largest: The number.
+        roots: Roots r of mean squares, float32, which may be overwritten.
+        tensors: Tensors x of their shapes, float32.
+        weights: Numbers or tensors w in [0, 1], one per tensor; where one is
+            0, r stays as it is.
     """
-    return [minimum(x * x, largest) for x in tensors]
+    found = []
+    for r, x, w in zip(roots, tensors, weights, strict=True):
+        unit = maximum(r, ops.abs(x))
+        unit = minimum(where(unit > 0, unit, 1.0), LARGEST_DIVISOR)
+        square = (1.0 - w) * (r / unit) ** 2 + w * (x / unit) ** 2
+        found.append(where(w != 0, unit * ops.sqrt(square), r))
+    return found
 
 
 def adam_directions(
     m: Sequence[Tensor],
-    v: Sequence[Tensor],
-    debiasing: tuple[Any, Any],
+    roots: Sequence[Tensor],
+    debiasing: Sequence[Any],
     *,
     epsilon: float,
     epsilon_before_debiasing: bool = False,
@@ -278,16 +323,16 @@ def adam_directions(
 
     Args:
         m: Means of gradients, float32.
-        v: Means of their squares, float32.
+        roots: Roots of the means of their squares, sqrt(v), float32.
         debiasing: What m is divided by, and sqrt(v): scalars.
         epsilon: Above 0.
         epsilon_before_debiasing: Whether epsilon is added to sqrt(v).
     """
-    bias, root = debiasing
-    pairs = zip(m, v, strict=True)
+    bias, divisor = debiasing
+    pairs = zip(m, roots, strict=True)
     if epsilon_before_debiasing:
-        return [a / (ops.sqrt(b) + epsilon) * (root / bias) for a, b in pairs]
-    return [(a / bias) / (ops.sqrt(b) / root + epsilon) for a, b in pairs]
+        return [a / (b + epsilon) * (divisor / bias) for a, b in pairs]
+    return [(a / bias) / (b / divisor + epsilon) for a, b in pairs]
 
 
 def update_(
@@ -325,18 +370,35 @@ def update_(
     return updated
 
 
-def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """Sums of magnitudes: 0 only for zero, NaN for NaN.
+def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
+    """Largest magnitudes: 0 only for zero, not finite if any entry is not.
 
     Args:
-        tensors: Tensors of any shapes and float dtypes.
+        tensors: Tensors of any shapes and float dtypes, at least one.
 
     Returns:
         `(tensors,)`, float32.
     """
-    return ops.stack(
-        [ops.sum(ops.abs(ops.cast(x, "float32"))) for x in tensors]
-    )
+    return ops.stack([_largest_entry(x) for x in tensors])
+
+
+def largest_of_each(stack: Tensor) -> Tensor:
+    """`largest_entries` of each matrix of a stack.
+
+    Args:
+        stack: `(n, rows, columns)`, any float dtype.
+
+    Returns:
+        `(n,)`, float32.
+    """
+    return _largest_entry(stack, axis=(-2, -1))
+
+
+def _largest_entry(x: Tensor, axis: tuple[int, ...] | None = None) -> Tensor:
+    # XLA's maximum leaves out NaN where TensorFlow compiles.
+    x = ops.cast(x, "float32")
+    finite = ops.all(ops.isfinite(x), axis=axis)
+    return where(finite, ops.max(ops.abs(x), axis=axis), float("nan"))
 
 
 def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -349,7 +411,8 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
         X: `(..., m, n)`, any float dtype.
 
     Returns:
-        `(..., m, n)` of norm 1, and `(..., 1, 1)`; zero stays zero.
+        `(..., m, n)` of norm 1, and `(..., 1, 1)`, at most float32's largest
+        number; zero stays zero.
     """
     X = ops.cast(X, "float32")
     scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
@@ -357,7 +420,7 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
     X = X / where(scale > 0, scale, 1.0)
     squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
     inverse = ops.rsqrt(where(squares > 0, squares, 1.0))
-    return X * inverse, scale * ops.sqrt(squares)
+    return X * inverse, minimum(scale * ops.sqrt(squares), LARGEST)
 
 
 def frobenius_norm(X: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from keras_lanton.backends.functional import constant as constant
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import maximum as maximum
+from keras_lanton.backends.functional import mean_roots_ as mean_roots_
 from keras_lanton.backends.functional import minimum as minimum
 from keras_lanton.backends.functional import on_device as on_device
 from keras_lanton.backends.functional import on_host as on_host
@@ -35,7 +36,6 @@ from keras_lanton.backends.functional import reshape as reshape
 from keras_lanton.backends.functional import scale_ as scale_
 from keras_lanton.backends.functional import scale_each_ as scale_each_
 from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
-from keras_lanton.backends.functional import squares as squares
 from keras_lanton.backends.functional import store_ as store_
 from keras_lanton.backends.functional import take as take
 from keras_lanton.backends.functional import to_host as to_host
@@ -105,6 +105,11 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
     return [[column[k, 0] for column in columns] for k in range(rows)]
 
 
+unpack_places: Callable[..., list[list[Any]]] = functools.partial(
+    functional.unpack_places, unpack=unpack
+)
+
+
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """A tensor cut into consecutive pieces along its first axis."""
     if not is_compiled(stack) or len(sizes) == 1:
@@ -150,20 +155,25 @@ def bitcast(x: Tensor, dtype: str) -> Tensor:
     return jax.lax.bitcast_convert_type(x, dtype)
 
 
-def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """`functional.abs_sums`, with fewer sums to compile."""
+def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
+    """`functional.largest_entries`, with fewer maxima to compile."""
     # One for all small tensors of a shape.
     groups: dict[Any, list[int]] = {}
     for i, x in enumerate(tensors):
         groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
-    sums = []
+    largest = []
     for group in groups.values():
         found = jnp.stack([tensors[i].astype("float32") for i in group])
         # Not flattened: that would move tensors that are split over devices.
         axes = tuple(range(1, found.ndim))
-        sums.append(jnp.sum(jnp.abs(found), axis=axes))
+        largest.append(jnp.max(jnp.abs(found), axis=axes))
     order = np.argsort(np.concatenate(list(groups.values())))
-    return jnp.concatenate(sums)[order]
+    return jnp.concatenate(largest)[order]
+
+
+def largest_of_each(stack: Tensor) -> Tensor:
+    """`functional.largest_of_each`."""
+    return jnp.max(jnp.abs(stack.astype("float32")), axis=(-2, -1))
 
 
 def devices(variables: Sequence[Any], wanted: bool | None) -> Devices | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_lanton.backends.functional import abs_sums as abs_sums
 from keras_lanton.backends.functional import adam_directions as adam_directions
 from keras_lanton.backends.functional import add_products as add_products
 from keras_lanton.backends.functional import after as after
@@ -20,10 +19,13 @@ from keras_lanton.backends.functional import devices as devices
 from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
 from keras_lanton.backends.functional import half_is_faster as half_is_faster
 from keras_lanton.backends.functional import laid_out as laid_out
+from keras_lanton.backends.functional import largest_entries as largest_entries
+from keras_lanton.backends.functional import largest_of_each as largest_of_each
 from keras_lanton.backends.functional import layouts as layouts
 from keras_lanton.backends.functional import lerp as lerp
 from keras_lanton.backends.functional import lerp_ as lerp_
 from keras_lanton.backends.functional import maximum as maximum
+from keras_lanton.backends.functional import mean_roots_ as mean_roots_
 from keras_lanton.backends.functional import minimum as minimum
 from keras_lanton.backends.functional import on_device as on_device
 from keras_lanton.backends.functional import on_host as on_host
@@ -33,12 +35,12 @@ from keras_lanton.backends.functional import reshape as reshape
 from keras_lanton.backends.functional import scale_ as scale_
 from keras_lanton.backends.functional import scale_each_ as scale_each_
 from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
-from keras_lanton.backends.functional import squares as squares
 from keras_lanton.backends.functional import store_ as store_
 from keras_lanton.backends.functional import take as take
 from keras_lanton.backends.functional import to_host as to_host
 from keras_lanton.backends.functional import unit_norm as unit_norm
 from keras_lanton.backends.functional import unpack as unpack
+from keras_lanton.backends.functional import unpack_places as unpack_places
 from keras_lanton.backends.functional import update_ as update_
 from keras_lanton.backends.functional import value_of as value_of
 from keras_lanton.backends.functional import where as where

@@ -31,6 +31,7 @@ BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
 # Entries of weights that have a copy in float32 at a time, by device. A GPU
 # waits for Python, so it has fewer and larger calls.
 AT_ONCE = {"cpu": 2**20, "gpu": 2**24}
+SMALL = 2**16  # entries up to which tensors are joined for one operation
 # Between these, the squares that make up a norm are finite and not zero in
 # float32.
 SAFE_NORMS = (1e-12, 1e18)
@@ -207,6 +208,28 @@ def unpack(*vectors: Tensor) -> list[list[Any]]:
     return entries
 
 
+def unpack_places(
+    places: Sequence[np.ndarray], *vectors: Tensor
+) -> list[list[Any]]:
+    """`functional.unpack_places`: a number wherever all entries are equal."""
+    rows = unpack(*vectors)
+    if all(place.size == 1 for place in places):
+        return rows
+    return [
+        [_at(place, vector, numbers) for place in places]
+        for vector, numbers in zip(vectors, rows, strict=True)
+    ]
+
+
+def _at(place: np.ndarray, vector: Tensor, numbers: Sequence[Any]) -> Any:
+    """The entries at consecutive positions: one number if all are equal."""
+    equal = set(numbers[place.flat[0] : place.flat[-1] + 1])
+    if len(equal) == 1:
+        return equal.pop()
+    index = torch.from_numpy(place.astype("int64")).to(vector.device)
+    return on_device(vector[index])
+
+
 def add_products(
     C: Tensor,
     factors: Sequence[tuple[Tensor, Tensor]],
@@ -237,14 +260,14 @@ def unit_norm(X: Tensor) -> tuple[Tensor, Tensor]:
         norms = _frobenius_norms(X)
         inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
         if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
-            return X * inverse.float(), norms.float()
+            return X * inverse.float(), norms.float()  # below 1e30
     return functional.unit_norm(X)
 
 
 def frobenius_norm(X: Tensor) -> Tensor:
     """`functional.frobenius_norm`, on a CPU without a new tensor."""
     if X.device.type == "cpu" and X.dtype == torch.float32:
-        return _frobenius_norms(X).float()
+        return _frobenius_norms(X).clamp(max=functional.LARGEST).float()
     return functional.frobenius_norm(X)
 
 
@@ -319,14 +342,14 @@ def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 
 
 def lerp(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
 ) -> list[Tensor]:
     """The sums start + weight (end - start): new tensors.
 
     Args:
         starts: Tensors.
         ends: Tensors of their shapes and dtypes.
-        weights: One per tensor.
+        weights: Numbers or tensors, one per tensor.
     """
     found: list[Any] = [None] * len(weights)
     for weight, chosen, *pair in _by_weight(starts, ends, weights):
@@ -338,7 +361,7 @@ def lerp(
 
 
 def lerp_(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
 ) -> list[Tensor]:
     """`lerp`, in the place of `starts`."""
     for weight, _, *pair in _by_weight(starts, ends, weights):
@@ -347,13 +370,19 @@ def lerp_(
 
 
 def _by_weight(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[float]
-) -> Iterator[tuple[float, list[int], list[Tensor], list[Tensor]]]:
-    """Each weight with the positions, the starts and the ends that have it."""
-    positions: dict[float, list[int]] = {}
+    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
+) -> Iterator[tuple[Any, list[int], list[Tensor], list[Tensor]]]:
+    """Each weight with the positions, the starts and the ends that have it.
+
+    A tensor is given as a list of one, as PyTorch takes it for many tensors.
+    """
+    positions: dict[Any, list[int]] = {}
     for i, weight in enumerate(weights):
+        # Tensors are keys by their identity.
         positions.setdefault(weight, []).append(i)
     for weight, chosen in positions.items():
+        if isinstance(weight, torch.Tensor):
+            weight = [weight.to(starts[chosen[0]].dtype)]
         yield (
             weight,
             chosen,
@@ -405,49 +434,78 @@ def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def scale_each_(
-    tensors: Sequence[Tensor], factors: Sequence[float]
+    tensors: Sequence[Tensor], factors: Sequence[Any]
 ) -> list[Tensor]:
     """The products factor x, in the place of `tensors`."""
-    tensors = list(tensors)
+    tensors, factors = list(tensors), list(factors)
+    for i, factor in enumerate(factors):
+        if not isinstance(factor, float):
+            tensors[i].mul_(factor)
+            factors[i] = 1.0
     if tensors:
-        torch._foreach_mul_(tensors, list(factors))
+        torch._foreach_mul_(tensors, factors)
     return tensors
 
 
-def squares(tensors: Sequence[Tensor], largest: float) -> list[Tensor]:
-    """`functional.squares`, a call for all tensors."""
-    if not tensors:
-        return []
-    found = list(torch._foreach_mul(list(tensors), list(tensors)))
-    torch._foreach_clamp_max_(found, largest)
-    return found
+def mean_roots_(
+    roots: Sequence[Tensor], tensors: Sequence[Tensor], weights: Sequence[Any]
+) -> list[Tensor]:
+    """`functional.mean_roots_`, in the place of `roots`."""
+    small: list[list[Tensor]] = [[], []]
+    for weight, _, old, new in _by_weight(roots, tensors, weights):
+        if isinstance(weight, float):
+            if weight == 0.0:
+                continue
+            torch._foreach_mul_(old, (1.0 - weight) ** 0.5)
+            new = torch._foreach_mul(new, weight**0.5)
+        else:
+            old[0].mul_((1.0 - weight[0]) ** 0.5)
+            new = [new[0] * weight[0] ** 0.5]
+        # A GPU waits for Python: there one operation for all small ones.
+        for r, x in zip(old, new, strict=True):
+            if r.device.type == "cpu" or r.numel() > SMALL:
+                torch.hypot(r, x, out=r)
+            else:
+                small[0].append(r)
+                small[1].append(x)
+    if small[0]:
+        _hypot_together_(*small)
+    return list(roots)
+
+
+def _hypot_together_(X: Sequence[Tensor], Y: Sequence[Tensor]) -> None:
+    """Each x becomes sqrt(x^2 + y^2), by one operation."""
+    flat = torch.hypot(*(torch.cat([x.reshape(-1) for x in Z]) for Z in (X, Y)))
+    found = flat.split([x.numel() for x in X])
+    torch._foreach_copy_(
+        list(X), [x.view(y.shape) for x, y in zip(found, X, strict=True)]
+    )
 
 
 def adam_directions(
     m: Sequence[Tensor],
-    v: Sequence[Tensor],
-    debiasing: tuple[Any, Any],
+    roots: Sequence[Tensor],
+    debiasing: Sequence[Any],
     *,
     epsilon: float,
     epsilon_before_debiasing: bool = False,
 ) -> list[Tensor]:
     """`functional.adam_directions`, a call for all tensors."""
-    bias, root = debiasing
+    bias, divisor = debiasing
     if not m or isinstance(bias, torch.Tensor):
         return functional.adam_directions(
             m,
-            v,
+            roots,
             debiasing,
             epsilon=epsilon,
             epsilon_before_debiasing=epsilon_before_debiasing,
         )
-    below = torch._foreach_sqrt(list(v))
     if epsilon_before_debiasing:
-        torch._foreach_add_(below, epsilon)
+        below = torch._foreach_add(list(roots), epsilon)
         found = torch._foreach_div(list(m), below)
-        torch._foreach_mul_(found, root / bias)
+        torch._foreach_mul_(found, divisor / bias)
         return list(found)
-    torch._foreach_div_(below, root)
+    below = torch._foreach_div(list(roots), divisor)
     torch._foreach_add_(below, epsilon)
     found = torch._foreach_div(list(m), bias)
     torch._foreach_div_(found, below)
@@ -457,7 +515,7 @@ def adam_directions(
 def update_(
     X: Sequence[Tensor],
     steps: Sequence[Tensor],
-    decay_factors: Sequence[float],
+    decay_factors: Sequence[Any],
     *,
     cautious: bool = False,
     casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
@@ -469,14 +527,14 @@ def update_(
             X, steps, decay_factors, cautious=cautious, casts=casts
         )
     if X and all(x.dtype == torch.float32 for x in X):
-        torch._foreach_mul_(X, list(decay_factors))
+        scale_each_(X, decay_factors)
         torch._foreach_add_(X, steps)
         return X
     # Some at a time: copies of all in float32 would take memory.
     for some in _shares(X, AT_ONCE[device()]):
         held = X[some]
         wide = cast_each(held, [_at_least_float32(x.dtype) for x in held])
-        torch._foreach_mul_(wide, list(decay_factors[some]))
+        scale_each_(wide, decay_factors[some])
         torch._foreach_add_(wide, steps[some])
         store_(held, wide)
     return X
@@ -503,10 +561,16 @@ def bitcast(x: Tensor, dtype: str) -> Tensor:
     return x.contiguous().view(getattr(torch, dtype))
 
 
-def abs_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """Sums of magnitudes, `(tensors,)` float32."""
-    tensors = cast_each(tensors, ["float32"] * len(tensors))
-    return torch.stack(torch._foreach_norm(tensors, 1))
+def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
+    """`functional.largest_entries`, a call for all tensors."""
+    found = list(torch._foreach_norm(list(tensors), float("inf")))
+    return torch.stack(cast_each(found, ["float32"] * len(found)))
+
+
+def largest_of_each(stack: Tensor) -> Tensor:
+    """`functional.largest_of_each`."""
+    largest = torch.linalg.vector_norm(stack, float("inf"), dim=(-2, -1))
+    return largest.float()
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from keras_lanton import backends
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.optimizers.auxiliary_adamw import squares
 from keras_lanton.optimizers.direction import Changes
 from keras_lanton.optimizers.direction import Direction
 from keras_lanton.optimizers.lmo import LMOOptimizer
@@ -72,8 +71,8 @@ class AdaMuon(LMOOptimizer):
         gpt2/models/optimizers/adamuon.py.
     """
 
-    slot_dtypes = {"second_moment": "float32"}
-    slot_roles = {"second_moment": ("hidden",)}
+    slot_dtypes = {"second_moment_root": "float32"}
+    slot_roles = {"second_moment_root": ("hidden",)}
     arguments = (*LMOOptimizer.arguments, *NUMBERS)
 
     def __init__(
@@ -134,16 +133,14 @@ class AdaMuon(LMOOptimizer):
             epsilon=self.second_moment_epsilon,
         )
 
-    def weight_decays(self) -> Tensor:
+    def weight_decays(self) -> np.ndarray:
         """The decay gamma of each updated variable; 0 for vectors.
 
         Returns:
-            `(variables,)` float32.
+            `(variables,)`.
         """
         matrix = [spec.role != "vector" for spec in self._layout.specs]
-        return super().weight_decays() * ops.convert_to_tensor(
-            np.array(matrix), "float32"
-        )
+        return np.where(matrix, super().weight_decays(), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,8 +148,8 @@ class SecondMomentDirection(Direction):
     """The LMO of sign(M), entries over the root of their mean square.
 
     Args:
-        places: Place of each hidden variable's second moment in the state, by
-            the variable's position.
+        places: Place of each hidden variable's sqrt(V) in the state, by the
+            variable's position.
         epsilon: Above 0.
     """
 
@@ -176,16 +173,16 @@ class SecondMomentDirection(Direction):
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
-        """P scaled to the RMS of an LMO, and the new V; see the base class."""
+        """P scaled to the RMS of an LMO, and sqrt(V); see the base class."""
         # The LMO is -sqrt(columns / rows) U V^T.
         O = O * math.sqrt(stack.rows / stack.columns)
         places = [self.places[i] for i in stack.indices]
-        V = backend.lerp(
-            [state["second_moment"][k] for k in places],
-            squares(stack.scatter(O)),
+        roots = backend.mean_roots_(
+            [state["second_moment_root"][k] for k in places],
+            stack.scatter(O),
             [weights[i] for i in stack.indices],
         )
-        root = ops.sqrt(stack.gather(dict(zip(stack.indices, V, strict=True))))
+        root = stack.gather(dict(zip(stack.indices, roots, strict=True)))
         unit, _ = backend.unit_norm(O / (root + self.epsilon))
-        changes = {"second_moment": dict(zip(places, V, strict=True))}
+        changes = {"second_moment_root": dict(zip(places, roots, strict=True))}
         return math.sqrt(stack.columns) * unit, changes

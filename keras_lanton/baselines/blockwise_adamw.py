@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-from keras import ops
+import numpy as np
 
 from keras_lanton import backends
 from keras_lanton.baselines.elementwise import ElementwiseOptimizer
@@ -132,10 +132,8 @@ class BlockwiseAdamW(ElementwiseOptimizer):
 
     def rates(self, eta: Tensor, t: Tensor) -> Tensor:
         """Rates of the blocks, whose ratios shrink to 1; see the class."""
-        r = ops.convert_to_tensor(
-            [self.multipliers[block_of(x)] for x in self._layout.specs],
-            "float32",
-        )
+        factors = [self.multipliers[block_of(x)] for x in self._layout.specs]
+        r = self.of_matrices(np.array(factors, "float32"))
         if self.maximum_learning_rate is None:
             return r * eta
         low, high = self.minimum_learning_rate, self.maximum_learning_rate

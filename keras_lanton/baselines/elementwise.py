@@ -8,7 +8,6 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.optimizers.auxiliary_adamw import adam_direction
-from keras_lanton.optimizers.auxiliary_adamw import squares
 from keras_lanton.optimizers.base import LayerwiseOptimizer
 from keras_lanton.optimizers.base import cast_like
 from keras_lanton.optimizers.momentum import upcast_half
@@ -40,7 +39,7 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         ValueError: For a wrong argument, naming it.
     """
 
-    slot_dtypes = {"momentum": None, "velocity": "float32"}
+    slot_dtypes = {"momentum": None, "root_velocity": "float32"}
     arguments: tuple[str, ...] = tuple(NUMBERS)
 
     def __init__(
@@ -71,10 +70,10 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         """The steps of the class' docstring; see the base class."""
         mask = ops.cast(active, "float32")
         C, changed = self.corrected(G, state, active)
-        m, v = self.moments(C, state, mask)
-        rates = self.variable_rates(self.rates(eta, t)) * mask
-        X = self.update_(X, self.directions(m, v, t), rates)
-        changed = {"momentum": m, "velocity": v, **changed}
+        m, roots = self.moments(C, state, mask)
+        rates = self.matrix_rates(self.rates(eta, t)) * mask
+        X = self.update_(X, self.directions(m, roots, t), rates)
+        changed = {"momentum": m, "root_velocity": roots, **changed}
         return X, self.new_state(state, active, t, **changed)
 
     def betas(self) -> list[tuple[float, float]]:
@@ -82,7 +81,7 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         return [(self.beta_1, self.beta_2)] * len(self._layout.specs)
 
     def rates(self, eta: Tensor, t: Tensor) -> Tensor:
-        """Rate of each variable, `(variables,)`, or of all of them, float32."""
+        """Rate of each matrix, `(matrices,)`, or of all of them, float32."""
         return eta
 
     def corrected(
@@ -93,49 +92,49 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         Args:
             G: Gradients, one per variable.
             state: Before this step.
-            active: Which variables have a gradient, `(variables,)` bool.
+            active: Which matrices have a gradient, `(matrices,)` bool.
         """
         return G, {}
 
     def moments(
         self, G: Sequence[Tensor], state: State, mask: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Both after this step: means of gradients and of their squares.
+        """Both after this step: means of gradients, roots of mean squares.
 
         Args:
             G: Corrected gradients, one per variable.
-            state: `"momentum"` and `"velocity"`, which may be overwritten.
-            mask: 1 where a variable has a gradient, else 0, `(variables,)`.
+            state: `"momentum"` and `"root_velocity"`; may be overwritten.
+            mask: 1 where a matrix has a gradient, else 0, `(matrices,)`.
 
         Returns:
             The new moments, float32 or float64.
         """
-        m, v = (upcast_half(state[k]) for k in ("momentum", "velocity"))
+        m = upcast_half(state["momentum"])
         c = 1.0 - np.array(self.betas())
-        c_1, c_2 = backend.unpack(
-            *(ops.convert_to_tensor(one, "float32") * mask for one in c.T)
+        c_1, c_2 = self.of_entries(
+            *(self.of_matrices(one) * mask for one in c.T)
         )
         G = [ops.cast(g, "float32") for g in G]
         return (
             backend.lerp_(m, cast_like(G, m), c_1),
-            backend.lerp_(v, squares(G), c_2),
+            backend.mean_roots_(state["root_velocity"], G, c_2),
         )
 
     def directions(
-        self, m: Sequence[Tensor], v: Sequence[Tensor], t: Tensor
+        self, m: Sequence[Tensor], roots: Sequence[Tensor], t: Tensor
     ) -> list[Tensor]:
         """`adam_direction` of each variable's moments."""
         return [
             adam_direction(
                 one_m,
-                one_v,
+                root,
                 t,
                 beta_1=beta_1,
                 beta_2=beta_2,
                 epsilon=self.epsilon,
             )
-            for one_m, one_v, (beta_1, beta_2) in zip(
-                m, v, self.betas(), strict=True
+            for one_m, root, (beta_1, beta_2) in zip(
+                m, roots, self.betas(), strict=True
             )
         ]
 
@@ -147,10 +146,10 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         Args:
             X: Weights, one per variable; may be overwritten.
             U: Directions, likewise.
-            rates: 0 where a variable has no gradient, `(variables,)`.
+            rates: 0 where a matrix has no gradient, `(matrices,)`.
         """
-        decay_factors = 1.0 - rates * self.weight_decays()
-        rates, decay_factors = backend.unpack(rates, decay_factors)
+        decays = self.of_matrices(self.weight_decays())
+        rates, decay_factors = self.of_entries(rates, 1.0 - rates * decays)
         steps = [-rate * u for rate, u in zip(rates, U, strict=True)]
         updated: list[Tensor] = backend.update_(X, steps, decay_factors)
         return updated

@@ -68,9 +68,10 @@ class Lamb(ElementwiseOptimizer):
         Args:
             X: Weights, one per variable; may be overwritten.
             U: Directions, likewise.
-            rates: Rates, `(variables,)`.
+            rates: Rates, `(matrices,)`.
         """
-        rates, gammas = backend.unpack(rates, self.weight_decays())
+        gammas = self.of_matrices(self.weight_decays())
+        rates, gammas = self.of_entries(rates, gammas)
         steps = []
         for x, u, rate, gamma in zip(X, U, rates, gammas, strict=True):
             x = ops.cast(x, "float32")

@@ -101,10 +101,11 @@ class Mars(ElementwiseOptimizer):
         """c_t of the matrices, and g_t to be stored; see the base class."""
         C, last = list(G), []
         matrices = np.flatnonzero(self._is_matrix()).tolist()
+        (here,) = self.of_entries(ops.cast(active, "float32"))
         for i, before in zip(matrices, state["previous_gradient"], strict=True):
             g, g_last = (ops.cast(x, "float32") for x in (G[i], before))
             C[i] = self._corrected(g, g_last)
-            last.append(backend.where(active[i], g, g_last))
+            last.append(backend.where(here[i] != 0, g, g_last))
         return C, {"previous_gradient": last}
 
     def betas(self) -> list[tuple[float, float]]:
@@ -121,21 +122,19 @@ class Mars(ElementwiseOptimizer):
             return eta
         ratio = self.auxiliary_adamw.lr_ratio
         ratios = np.where(self._is_matrix(), 1.0, ratio)
-        return eta * ops.convert_to_tensor(ratios, "float32")
+        return eta * self.of_matrices(ratios.astype("float32"))
 
-    def weight_decays(self) -> Tensor:
+    def weight_decays(self) -> np.ndarray:
         """The decay of the matrices, or of the vectors' AdamW.
 
         Returns:
-            `(variables,)` float32.
+            `(variables,)`.
         """
         gamma, adamw = self.decay, self.auxiliary_adamw
         own = None if adamw is None else adamw.weight_decay
         vectors = gamma if own is None else own
         gammas = np.where(self._is_matrix(), gamma, vectors)
-        return ops.convert_to_tensor(
-            gammas * np.array(self._layout.decayed), "float32"
-        )
+        return np.where(self._layout.decayed, gammas, 0.0)
 
     def _is_matrix(self) -> np.ndarray:
         """True for variables whose gradient is corrected, `(variables,)`."""
@@ -146,8 +145,8 @@ class Mars(ElementwiseOptimizer):
         """c_t, of norm 1 at most."""
         factor = self.gamma * self.beta_1 / (1.0 - self.beta_1)
         c = g + factor * (g - g_last)
-        norm = ops.sqrt(ops.sum(c * c))
-        return c / backend.maximum(norm, 1.0)
+        unit, norm = backend.unit_norm(ops.reshape(c, (1, -1)))
+        return ops.reshape(unit * backend.minimum(norm, 1.0), c.shape)
 
     def get_config(self) -> dict[str, Any]:
         """Every argument and the decided roles, as JSON types."""

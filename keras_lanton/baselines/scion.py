@@ -15,7 +15,6 @@ from keras_lanton.norms.norms import Sign
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.types import Tensor
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import BASE_NUMBERS
 from keras_lanton.validation import SEED
@@ -155,15 +154,15 @@ class Scion(LMOOptimizer):
             "vector": NORMS[self.vector_norm],
         }
 
-    def weight_decays(self) -> Tensor:
+    def weight_decays(self) -> np.ndarray:
         """Constrained, 1 for all variables that decay.
 
         Returns:
-            `(variables,)` float32.
+            `(variables,)`.
         """
         if not self.constrained:
             return super().weight_decays()
-        return ops.convert_to_tensor(np.array(self._layout.decayed), "float32")
+        return np.where(self._layout.decayed, 1.0, 0.0)
 
     def scale_of(self, spec: VariableSpec) -> float:
         """rho, times the LMO's divisor where that is not wanted.

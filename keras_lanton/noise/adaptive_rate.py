@@ -48,6 +48,7 @@ from keras_lanton.variables.layout import VariableLayout
 
 backend = backends.load()
 
+LARGEST = 1e36  # of what is measured: its sums and multiples are finite
 LARGEST_NOISE = 1e30  # in units of the signal
 CHOICES = {
     "alpha_unit": ("group_noise", "absolute", "signal"),
@@ -284,7 +285,7 @@ class NoiseAdaptiveRate(Part):
             G: Gradients, one per variable.
             B_last: B_{t-1}, likewise.
             state: The state before this step.
-            active: Which variables have a gradient, `(variables,)` bool.
+            active: Which matrices have a gradient, `(matrices,)` bool.
             t: Number of this step.
 
         Returns:
@@ -382,16 +383,19 @@ class NoiseAdaptiveRate(Part):
     ) -> Tensor:
         """Dual norms of D_t in a chunk of group k, then its lines."""
         D = self._sample(group, k, chunk, G, B_last, state)
-        d = norm.dual(D)
+        if not backend.EAGER:  # where huge gradients are not halved
+            D = backend.clip(D, -LARGEST, LARGEST)
+        d = backend.minimum(norm.dual(D), LARGEST)
         if self.alpha_unit == "signal":
             signal = norm.dual(_chunk(group, chunk, B_last))
+            signal = backend.minimum(signal, LARGEST)
             d = d / backend.where(signal > 0, signal, 1.0)
             d = backend.minimum(d, LARGEST_NOISE)
         if not group.has_lines:
             return d
-        rows, columns = line_rms(D)
+        lines = (ops.reshape(one, (-1,)) for one in line_rms(D))
         return ops.concatenate(
-            [d, ops.reshape(rows, (-1,)), ops.reshape(columns, (-1,))]
+            [d, *(backend.minimum(one, LARGEST) for one in lines)]
         )
 
     def _sample(
@@ -425,8 +429,8 @@ class NoiseAdaptiveRate(Part):
         Args:
             plan: The measurement groups.
             due: From `due_chunks`.
-            last_step: Last step with a gradient, `(variables,)` int32.
-            active: Which variables have a gradient, `(variables,)` bool.
+            last_step: Last step with a gradient, `(matrices,)` int32.
+            active: Which matrices have a gradient, `(matrices,)` bool.
             t: Number of this step.
 
         Returns:
@@ -443,9 +447,7 @@ class NoiseAdaptiveRate(Part):
         return ops.logical_and(
             backend.take(due, backend.constant(placement.groups))
             == backend.constant(placement.chunks),
-            backend.take(
-                comparable, backend.constant(plan.layout.variable_of_matrix)
-            ),
+            comparable,
         )
 
     def accumulate(
@@ -499,7 +501,7 @@ class NoiseAdaptiveRate(Part):
             plan: The measurement groups.
             G: Gradients, one per variable.
             stored: The gradients in the state, one chunk per group.
-            active: Which variables have a gradient, `(variables,)` bool.
+            active: Which matrices have a gradient, `(matrices,)` bool.
             t: Number of this step.
 
         Returns:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_lanton import backends
@@ -24,7 +23,6 @@ from keras_lanton.validation import shown
 
 backend = backends.load()
 
-LARGEST = float(np.finfo("float32").max)
 ROLES = ("embedding", "vector")
 NUMBERS: Numbers = {
     "lr_ratio": AT_LEAST_0,
@@ -54,7 +52,7 @@ def debiasing(beta_1: float, beta_2: float, t: Tensor) -> tuple[Tensor, Tensor]:
 
 def adam_direction(
     m: Tensor,
-    v: Tensor,
+    root: Tensor,
     t: Tensor,
     *,
     beta_1: float,
@@ -66,7 +64,7 @@ def adam_direction(
 
     Args:
         m: Mean of gradients, from 0.
-        v: Mean of their squares, from 0.
+        root: sqrt(v), v the mean of their squares, from 0.
         t: Number of the step, from 1.
         beta_1: Decay of m.
         beta_2: Decay of v.
@@ -82,24 +80,12 @@ def adam_direction(
     """
     (direction,) = backend.adam_directions(
         [ops.cast(m, "float32")],
-        [ops.cast(v, "float32")],
+        [ops.cast(root, "float32")],
         debiasing(beta_1, beta_2, t),
         epsilon=epsilon,
         epsilon_before_debiasing=epsilon_before_debiasing,
     )
     return direction
-
-
-def squares(G: Sequence[Tensor]) -> list[Tensor]:
-    """The square of each entry of each tensor, at most float32's largest.
-
-    An infinity would stay in the second moment for ever.
-
-    Args:
-        G: Tensors, float32.
-    """
-    found: list[Tensor] = backend.squares(G, LARGEST)
-    return found
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
@@ -110,7 +96,8 @@ class AuxiliaryAdamW(Part):
         m <- b1 m + (1 - b1) g,   v <- b2 v + (1 - b2) g^2      from 0
         X <- (1 - eta' gamma) X - eta' m^ / (sqrt(v^) + epsilon)
 
-    with eta' = eta `lr_ratio`. The optimizer keeps m in its momentum.
+    with eta' = eta `lr_ratio`. The optimizer keeps m in its momentum, and
+    sqrt(v) in place of v: squares of large gradients would leave float32.
 
     Args:
         roles: Roles that AdamW updates: some of `"embedding"` and `"vector"`,
@@ -153,25 +140,27 @@ class AuxiliaryAdamW(Part):
         X: Sequence[Tensor],
         G: Sequence[Tensor],
         m: Sequence[Tensor],
-        v: Sequence[Tensor],
+        roots: Sequence[Tensor],
         *,
         active: Sequence[Any],
         rates: Sequence[Any],
         decay_factors: Sequence[Any],
-        debiasing: tuple[Any, Any],
+        debiasing: Sequence[Any],
         cautious: bool = False,
         casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """One step of AdamW, where X and v may be overwritten.
+        """One step of AdamW, where X and the roots may be overwritten.
 
         Args:
             X: Weights, one per variable.
             G: Gradients, likewise.
             m: Their means after this step, not yet rounded to half precision.
-            v: Means of their squares before this step.
-            active: 1 where a variable has a gradient, else 0: scalars.
-            rates: eta', 0 without a gradient: scalars.
-            decay_factors: Factors on the weights: scalars.
+            roots: sqrt(v), roots of the means of their squares, before this
+                step.
+            active: 1 where there is a gradient, else 0: scalars, or tensors
+                for the entries.
+            rates: eta', 0 without a gradient: likewise.
+            decay_factors: Factors on the weights: likewise.
             debiasing: 1 - b1^t and sqrt(1 - b2^t): scalars.
             cautious: Whether entries that the step moves away from 0 do not
                 decay.
@@ -179,15 +168,17 @@ class AuxiliaryAdamW(Part):
                 None rounds to the nearest.
 
         Returns:
-            The new X and the new v.
+            The new X and the new roots.
         """
-        dtypes = ["float32"] * len(v)
-        g, v, m = (backend.cast_each(part, dtypes) for part in (G, v, m))
+        dtypes = ["float32"] * len(roots)
+        g, roots, m = (
+            backend.cast_each(part, dtypes) for part in (G, roots, m)
+        )
         c = [(1.0 - self.beta_2) * one for one in active]
-        v = backend.lerp_(v, squares(g), c)
+        roots = backend.mean_roots_(roots, g, c)
         directions = backend.adam_directions(
             m,
-            v,
+            roots,
             debiasing,
             epsilon=self.epsilon,
             epsilon_before_debiasing=self.epsilon_before_debiasing,
@@ -196,7 +187,7 @@ class AuxiliaryAdamW(Part):
         X = backend.update_(
             X, steps, decay_factors, cautious=cautious, casts=casts
         )
-        return list(X), list(v)
+        return list(X), list(roots)
 
 
 def _check_roles(roles: Any) -> None:

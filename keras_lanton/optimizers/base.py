@@ -38,12 +38,15 @@ from keras_lanton.validation import shown
 from keras_lanton.variables import table
 from keras_lanton.variables.adapters import zero_adapters
 from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.matrix_view import to_matrices
 from keras_lanton.variables.sources import SpecSources
 from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.spec import variable_path
 
 backend = backends.load()
+
+HUGE = float(np.finfo("float32").max) / 2
 
 
 class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
@@ -54,8 +57,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     - one list of tensors per name in `slot_dtypes`, shaped as the updated
       variables, or as those whose role is in `slot_roles`;
     - one tensor or list of tensors per name that `lay_out_work` returns;
-    - `"last_step"`, `(variables,)` int32: number of the step in which each
-      variable last had a gradient, 0 if never.
+    - `"last_step"`, `(matrices,)` int32: number of the step in which each
+      matrix last had a gradient, 0 if never. A vector is one matrix.
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or
@@ -382,7 +385,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 ]
             else:
                 made[name] = self._add_buffer(name, buffer)
-        counts = Buffer((len(self._layout.specs),), "int32")
+        counts = Buffer((self._layout.matrices,), "int32")
         made["last_step"] = self._add_buffer("last_step", counts)
         skipped = self._add_buffer("skipped_steps", Buffer((), "int32"))
         return StateVariables(made, skipped)
@@ -545,16 +548,16 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """One step of the algorithm, written by subclasses.
 
         The tensors of X and the state may be overwritten: on PyTorch they are
-        the variables' own. Where no variable is active, X and all lists of
-        the state must come back as they are, whatever G holds: so JAX leaves
-        out non-finite steps.
+        the variables' own. A matrix that is not active keeps its weights and
+        its state: where none is, X and all lists of the state must come back
+        as they are, whatever G holds. So JAX leaves out non-finite steps.
 
         Args:
             G: Gradients, one per updated variable, shaped as the weights.
             X: Weights, likewise.
             state: See the class.
-            active: Which variables have a gradient that is not zero
-                everywhere, `(variables,)` bool. JAX sends zeros where the
+            active: Which matrices have a gradient that is not zero
+                everywhere, `(matrices,)` bool. JAX sends zeros where the
                 other backends send none: both mean the same here.
             eta: Learning rate, float32 scalar.
             t: Number of this step, int32 scalar, from 1; skipped steps do
@@ -565,28 +568,51 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """
         raise NotImplementedError
 
-    def weight_decays(self) -> Tensor:
+    def weight_decays(self) -> np.ndarray:
         """The decay gamma of each updated variable, 0 where it is excluded.
 
         Returns:
-            `(variables,)` float32.
+            `(variables,)`.
         """
-        gamma = self.decay
-        return backend.constant(
-            gamma * np.array(self._layout.decayed, "float32")
-        )
+        return np.where(self._layout.decayed, self.decay, 0.0)
 
-    def variable_rates(self, eta: Tensor) -> Tensor:
-        """The rate eta of each updated variable, times its multiplier.
+    def of_matrices(self, values: np.ndarray) -> Tensor:
+        """Values of the updated variables, for each of their matrices.
 
         Args:
-            eta: Learning rate, float32 scalar, or one for each variable.
+            values: `(variables,)`.
 
         Returns:
-            `(variables,)` float32.
+            `(matrices,)`.
+        """
+        return backend.constant(values[self._layout.variable_of_matrix])
+
+    def of_entries(self, *vectors: Tensor) -> list[list[Any]]:
+        """Values of matrices, for the entries of each variable.
+
+        Args:
+            *vectors: `(matrices,)` each.
+
+        Returns:
+            For each vector one scalar per variable; where its matrices differ,
+            or might, a tensor that broadcasts to the variable's shape.
+        """
+        found: list[list[Any]] = backend.unpack_places(
+            self._layout.places, *vectors
+        )
+        return found
+
+    def matrix_rates(self, eta: Tensor) -> Tensor:
+        """The rate eta of each matrix, times its variable's multiplier.
+
+        Args:
+            eta: Learning rate, float32 scalar, or one for each matrix.
+
+        Returns:
+            `(matrices,)` float32.
         """
         multipliers = np.array(self._layout.rate_multipliers, "float32")
-        return eta * backend.constant(multipliers)
+        return eta * self.of_matrices(multipliers)
 
     def new_state(
         self, state: State, active: Tensor, t: Tensor, **changed: Any
@@ -683,12 +709,14 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
 
             size, last_step, eta, t = backend.to_host(
-                backend.abs_sums(G), state["last_step"], eta, t
+                self._largest_entries(G), state["last_step"], eta, t
             )
             state = {**state, "last_step": last_step}
             with backend.on_host():
                 finite = ops.all(ops.isfinite(size))
             active = size != 0
+            if backend.EAGER and self.nonfinite == "skip":
+                G = self._halved(G, size)
             masks = self.nonfinite == "skip" and backend.is_compiled(finite)
             if masks:
                 # A conditional around all variables takes long to compile.
@@ -732,6 +760,38 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 ]
             )
         )
+
+    def _largest_entries(self, G: Sequence[Tensor]) -> Tensor:
+        """The largest magnitude in each matrix, `(matrices,)` float32."""
+        layout, stacks = self._layout, []
+        for i in layout.stacks:
+            matrices = to_matrices(G[i], layout.specs[i].view)
+            stacks.append(backend.largest_of_each(matrices))
+        others = [x for i, x in enumerate(G) if i not in layout.stacks]
+        if others:
+            stacks.append(backend.largest_entries(others))
+        if not layout.stacks:
+            return stacks[0]
+        order = backend.constant(layout.behind_stacks)
+        return backend.take(ops.concatenate(stacks), order)
+
+    def _halved(self, G: Sequence[Tensor], size: Tensor) -> list[Tensor]:
+        """The gradients, huge ones halved: differences stay in float32.
+
+        Args:
+            G: Gradients.
+            size: From `_largest_entries`.
+        """
+        with backend.on_host():
+            huge = size > HUGE
+            if not bool(ops.any(huge)):
+                return list(G)
+            factor = backend.where(huge, 0.5, ops.ones_like(size))
+        (factors,) = self.of_entries(factor)
+        return [
+            ops.cast(g * factor, g.dtype)
+            for g, factor in zip(G, factors, strict=True)
+        ]
 
     def _by_position(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]

@@ -144,8 +144,11 @@ class LMOOptimizer(LayerwiseOptimizer):
             noise.check_accumulation(self.gradient_accumulation_steps)
             self.slot_dtypes |= noise.slot_dtypes()
         if auxiliary_adamw is not None:
-            self.slot_dtypes |= {"velocity": "float32"}
-            self.slot_roles = {**self.slot_roles, "velocity": self.adamw_roles}
+            self.slot_dtypes |= {"root_velocity": "float32"}
+            self.slot_roles = {
+                **self.slot_roles,
+                "root_velocity": self.adamw_roles,
+            }
         # Now, not in `build`: refuses what the backend cannot do.
         backend.devices((), newton_schulz.shard)
 
@@ -269,7 +272,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         """The block length of a variable's momentum in int8, or None."""
         if self.momentum_dtype != "int8" or spec.role in self.adamw_roles:
             return None
-        return block_length(spec.shape)
+        return block_length(spec.view)
 
     def _check_rounding(self, variables: Sequence[Any]) -> None:
         """ValueError where stochastic rounding would do nothing."""
@@ -300,12 +303,12 @@ class LMOOptimizer(LayerwiseOptimizer):
             G: Gradients, one per variable, shaped as the weights.
             X: Weights, likewise; may be overwritten.
             state: `"momentum"`, `"last_step"`; with int8
-                `"momentum_scale"`; with AdamW `"velocity"` (of
+                `"momentum_scale"`; with AdamW `"root_velocity"` (of
                 its variables). With noise `"noise"`, `"measurements"`,
                 `"line_noise"` (if rows and columns are measured) and, by its
                 reference, `"previous_gradient"` (one chunk per group) or
                 `"gradient_difference"`. May be overwritten.
-            active: Which variables have a gradient, `(variables,)` bool.
+            active: Which matrices have a gradient, `(matrices,)` bool.
             eta: Learning rate, float32 scalar.
             t: Number of this step, int32 scalar, from 1.
 
@@ -320,7 +323,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         ratio, changed = self._noise_ratio(G, B_last, state, active, t)
         if changed:
             active = backend.after(changed["noise"], active)
-        rates = self._matrix_rates(ratio, active, eta)
+        rates = self._lmo_rates(ratio, active, eta)
         scalars = self._scalars(state["last_step"], active, eta, t)
         c, nesterov_weight = scalars.gradient_weight, scalars.nesterov_weight
 
@@ -353,13 +356,11 @@ class LMOOptimizer(LayerwiseOptimizer):
             )
 
         if self.auxiliary_adamw is not None:
-            new["velocity"] = self._update_by_adamw_(X, G, new, scalars, t)
+            new["root_velocity"] = self._update_by_adamw_(X, G, new, scalars, t)
         new |= self._momentum.write(B, state, c, t)
         return X, self.new_state(state, active, t, **new)
 
-    def _matrix_rates(
-        self, ratio: Tensor, active: Tensor, eta: Tensor
-    ) -> Tensor:
+    def _lmo_rates(self, ratio: Tensor, active: Tensor, eta: Tensor) -> Tensor:
         """eta_t^l s of each matrix, 0 without a gradient, `(matrices,)`.
 
         Args:
@@ -368,8 +369,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             eta: As `step_`.
         """
         with backend.on_host():
-            of_matrix = backend.constant(self._layout.variable_of_matrix)
-            mask = ops.cast(backend.take(active, of_matrix), "float32")
+            mask = ops.cast(active, "float32")
         rates = eta * ratio * backend.on_device(mask)
         return backend.constant(self._work.step_scales) * rates
 
@@ -420,13 +420,14 @@ class LMOOptimizer(LayerwiseOptimizer):
         """The scalars of each variable, for lines 5 and 10 and for AdamW."""
         with backend.on_host():
             mask = ops.cast(active, "float32")
-            rates = self.variable_rates(eta) * mask
-            scalars = backend.unpack(
+            rates = self.matrix_rates(eta) * mask
+            decays = self.of_matrices(self.weight_decays())
+            vectors = [
                 *self._momentum_weights(last_step, mask, t),
-                1.0 - rates * self.weight_decays(),
-                *self._adamw_scalars(rates, mask, t),
-            )
-        return Scalars(*scalars)
+                1.0 - rates * decays,
+                *self._adamw_scalars(rates, mask, decays),
+            ]
+        return Scalars(*self.of_entries(*vectors))
 
     def _momentum_weights(
         self, last_step: Tensor, mask: Tensor, t: Tensor
@@ -437,8 +438,11 @@ class LMOOptimizer(LayerwiseOptimizer):
         gradient, and 1 at a variable's first gradient if that starts the
         momentum. The second is 1 - b1 or 0. AdamW has its own b1, and its
         momentum starts at zero.
+
+        Returns:
+            `(matrices,)` float32 each.
         """
-        by_adamw = self._is_by_adamw()
+        by_adamw = self._is_by_adamw()[self._layout.variable_of_matrix]
         usual = np.full(len(by_adamw), 1.0 - self.beta_1)
         if self.auxiliary_adamw is not None:
             usual[by_adamw] = 1.0 - self.auxiliary_adamw.beta_1
@@ -478,39 +482,28 @@ class LMOOptimizer(LayerwiseOptimizer):
         roles = self.adamw_roles
         return np.array([s.role in roles for s in self._layout.specs], bool)
 
-    def weight_decays(self) -> Tensor:
+    def weight_decays(self) -> np.ndarray:
         """The decay gamma of each updated variable; AdamW may have its own.
 
         Returns:
-            `(variables,)` float32.
+            `(variables,)`.
         """
         gammas = super().weight_decays()
         part = self.auxiliary_adamw
         if part is None or part.weight_decay is None:
             return gammas
-        own = part.weight_decay * np.array(self._layout.decayed, "float32")
-        return backend.where(
-            backend.constant(self._is_by_adamw()),
-            backend.constant(own),
-            gammas,
-        )
+        own = np.where(self._layout.decayed, part.weight_decay, 0.0)
+        return np.where(self._is_by_adamw(), own, gammas)
 
     def _adamw_scalars(
-        self, rates: Tensor, mask: Tensor, t: Tensor
+        self, rates: Tensor, mask: Tensor, decays: Tensor
     ) -> list[Tensor]:
-        """The fields of `Scalars` that are AdamW's, `(variables,)` each."""
+        """The fields of `Scalars` that are AdamW's, `(matrices,)` each."""
         part = self.auxiliary_adamw
         if part is None:
             return []
         rates = rates * part.lr_ratio
-        ones = ops.ones_like(mask)
-        both = debiasing(part.beta_1, part.beta_2, t)
-        return [
-            mask,
-            rates,
-            1.0 - rates * self.weight_decays(),
-            *(one * ones for one in both),
-        ]
+        return [mask, rates, 1.0 - rates * decays]
 
     def _update_by_adamw_(
         self,
@@ -520,29 +513,28 @@ class LMOOptimizer(LayerwiseOptimizer):
         scalars: "Scalars",
         t: Tensor,
     ) -> list[Tensor]:
-        """Replaces AdamW's variables in X, and returns their velocity."""
+        """Replaces AdamW's variables in X, and returns their roots of v."""
         part = self.auxiliary_adamw
         chosen = self._layout.with_roles(self.adamw_roles)
         if part is None or not chosen:
-            return list(new["velocity"])
-        updated, velocity = part.update_(
+            return list(new["root_velocity"])
+        with backend.on_host():
+            both = ops.stack(debiasing(part.beta_1, part.beta_2, t))
+        updated, roots = part.update_(
             [X[i] for i in chosen],
             [G[i] for i in chosen],
             [new["momentum"][i] for i in chosen],
-            new["velocity"],
+            new["root_velocity"],
             active=[scalars.adamw_active[i] for i in chosen],
             rates=[scalars.adamw_rate[i] for i in chosen],
             decay_factors=[scalars.adamw_decay_factor[i] for i in chosen],
-            debiasing=(
-                scalars.adamw_debiasing_m[0],
-                scalars.adamw_debiasing_v[0],
-            ),
+            debiasing=backend.unpack(both)[0],
             cautious=self.cautious_weight_decay,
             casts=self._casts(chosen, t),
         )
         for i, x in zip(chosen, updated, strict=True):
             X[i] = x
-        return velocity
+        return roots
 
     def observe(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
@@ -682,7 +674,7 @@ class LMOOptimizer(LayerwiseOptimizer):
 
 
 class Scalars(NamedTuple):
-    """Lists of one scalar for each variable.
+    """Lists of one scalar for each variable, or one tensor for its entries.
 
     Args:
         gradient_weight: Of G_t in B_t [Alg. 1, line 5]; 0 without a gradient.
@@ -691,8 +683,6 @@ class Scalars(NamedTuple):
         adamw_active: 1 or 0: whether AdamW has a gradient.
         adamw_rate: AdamW's rate.
         adamw_decay_factor: On the weight, of AdamW.
-        adamw_debiasing_m: 1 - b1^t, the same for all.
-        adamw_debiasing_v: sqrt(1 - b2^t), the same for all.
     """
 
     gradient_weight: list[Any]
@@ -701,8 +691,6 @@ class Scalars(NamedTuple):
     adamw_active: Sequence[Any] = ()
     adamw_rate: Sequence[Any] = ()
     adamw_decay_factor: Sequence[Any] = ()
-    adamw_debiasing_m: Sequence[Any] = ()
-    adamw_debiasing_v: Sequence[Any] = ()
 
 
 def update_stack_(
@@ -722,7 +710,8 @@ def update_stack_(
         stack: A stack of whole variables.
         O: `(n, rows, columns)`, as the stack; may be overwritten.
         rates: Rate of each matrix in the stack, `(n,)`.
-        decay_factor: Factor on the weights, one scalar per variable.
+        decay_factor: Factor on the weights, one scalar per variable, or one
+            tensor for its entries.
         cautious: Whether entries that the update moves away from 0 do not
             decay.
         casts: Functions of new weights and their dtype, one per variable of

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from keras import ops
 
 from keras_lanton import backends
@@ -13,6 +14,7 @@ from keras_lanton.optimizers.rounding import uniform
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
+from keras_lanton.variables.matrix_view import MatrixView
 
 backend = backends.load()
 
@@ -21,15 +23,22 @@ BLOCKS = range(128, 15, -1)  # entries of a block: the longest that fits
 FEWEST = 4096  # entries of a variable, else int8 saves nothing
 
 
-def block_length(shape: Sequence[int]) -> int | None:
+def block_length(view: MatrixView) -> int | None:
     """Entries along the last axis that share a scale; None for no int8.
 
+    They are of one matrix.
+
     Args:
-        shape: Of the variable.
+        view: Of the variable.
     """
-    if math.prod(shape) < FEWEST:
+    if math.prod(view.shape) < FEWEST:
         return None
-    return next((n for n in BLOCKS if shape[-1] % n == 0), None)
+    numbers = view.matrix_numbers
+    length = view.shape[-1]
+    if numbers.shape[-1] > 1:
+        same = np.equal(numbers, numbers[..., :1]).sum(axis=-1)
+        length = int(same.min())
+    return next((n for n in BLOCKS if length % n == 0), None)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,7 +94,8 @@ class Momentum:
         Args:
             B: The momentum after a step.
             state: The state before.
-            c: 1 - b1, or 0 without a gradient: scalars, one per variable.
+            c: 1 - b1, or 0 without a gradient: scalars, one per variable, or
+                tensors for their entries.
             t: Number of the step, int32 scalar.
         """
         if not self.scales:
@@ -95,11 +105,13 @@ class Momentum:
             bits = random_bits(tuple(B[i].shape), t=t, number=i)
             found = quantize(B[i], self.blocks[i] or 1, uniform(bits))
             old = state["momentum"][i], scales[k]
+            moved = c[i] != 0
+            of_blocks = moved
+            if getattr(moved, "shape", ()) and moved.shape[-1] > 1:
+                of_blocks = moved[..., :: self.blocks[i]]
             # Else it would be rounded again, which changes it.
-            B[i], scales[k] = (
-                backend.where(c[i] != 0, new, before)
-                for new, before in zip(found, old, strict=True)
-            )
+            B[i] = backend.where(moved, found[0], old[0])
+            scales[k] = backend.where(of_blocks, found[1], old[1])
         return {"momentum": B, "momentum_scale": scales}
 
 

@@ -18,6 +18,12 @@ class VariableLayout:
     Keras overwrites with their gradient. The matrices are those of the updated
     variables, in their order.
 
+    Attributes besides the arguments are `specs` of the updated variables and
+    `places`, the number of each entry's matrix. `variable_of_matrix` and
+    `transpose_scale` have one number for each matrix, `role_masks` are the
+    matrices of each role. `stacks` are the variables of several matrices, and
+    `behind_stacks` is the place of each matrix where those come first.
+
     Args:
         all_specs: One spec per variable.
         updated: Positions of the updated variables.
@@ -33,6 +39,9 @@ class VariableLayout:
     # torch.compile would trace it, and guess at lengths.
     specs: tuple[VariableSpec, ...] = dataclasses.field(init=False)
     variable_of_matrix: np.ndarray = dataclasses.field(init=False)
+    places: tuple[np.ndarray, ...] = dataclasses.field(init=False)
+    stacks: tuple[int, ...] = dataclasses.field(init=False)
+    behind_stacks: np.ndarray = dataclasses.field(init=False)
     transpose_scale: np.ndarray = dataclasses.field(init=False)
     role_masks: tuple[np.ndarray, ...] = dataclasses.field(init=False)
 
@@ -41,10 +50,14 @@ class VariableLayout:
         variable_of_matrix = np.repeat(
             np.arange(len(specs), dtype="int32"), [spec.batch for spec in specs]
         )
+        stacks = tuple(i for i, spec in enumerate(specs) if spec.batch > 1)
         roles = np.array([spec.role for spec in specs])[variable_of_matrix]
         derived = {
             "specs": specs,
             "variable_of_matrix": variable_of_matrix,
+            "places": _places(specs),
+            "stacks": stacks,
+            "behind_stacks": _behind(stacks, variable_of_matrix),
             "transpose_scale": _transpose_scales(specs)[variable_of_matrix],
             "role_masks": tuple(roles == r for r in ROLES if r in roles),
         }
@@ -67,6 +80,27 @@ class VariableLayout:
             for i, spec in enumerate(self.specs)
             if roles is None or spec.role in roles
         ]
+
+
+def _places(specs: Sequence[VariableSpec]) -> tuple[np.ndarray, ...]:
+    """Number of the matrix of each entry, one array per variable.
+
+    int32; each broadcasts to its variable's shape.
+    """
+    starts = np.cumsum([0, *(spec.batch for spec in specs)], dtype="int32")
+    return tuple(
+        start + spec.view.matrix_numbers
+        for start, spec in zip(starts, specs, strict=False)
+    )
+
+
+def _behind(
+    stacks: Sequence[int], variable_of_matrix: np.ndarray
+) -> np.ndarray:
+    """Place of each matrix behind those of some variables, int32."""
+    others = ~np.isin(variable_of_matrix, stacks)
+    order = np.argsort(others, kind="stable")
+    return np.argsort(order).astype("int32")
 
 
 def _transpose_scales(specs: Sequence[VariableSpec]) -> np.ndarray:

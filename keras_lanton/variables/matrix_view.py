@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 
+import numpy as np
 from keras import ops
 
 from keras_lanton import backends
@@ -89,6 +90,21 @@ class MatrixView:
             self.output_blocks == 1
             and bool(self.input_axes)
             and self._transposed._order == tuple(range(len(self.shape)))
+        )
+
+    @functools.cached_property
+    def matrix_numbers(self) -> np.ndarray:
+        """Number of the matrix of each entry, int32; broadcasts to `shape`."""
+        axes = self.batch_axes
+        sizes = [self.shape[axis] for axis in axes]
+        numbers = np.arange(self.batch, dtype="int32")
+        if self.output_blocks > 1:
+            *_, last = axes = (*axes, self.output_axes[-1])
+            numbers = np.repeat(numbers, self.shape[last] // self.output_blocks)
+            sizes.append(self.shape[last])
+        in_order = numbers.reshape(sizes).transpose(np.argsort(axes))
+        return in_order.reshape(
+            [self.shape[i] if i in axes else 1 for i in range(len(self.shape))]
         )
 
     @functools.cached_property

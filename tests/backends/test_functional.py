@@ -106,46 +106,105 @@ def test_lerp(weights: tuple[float, ...], name: str) -> None:
 @pytest.mark.parametrize("wrap", [float, ops.convert_to_tensor])
 def test_adam_directions(wrap: Callable[[object], object], before: bool):
     """Of numbers and of tensors; the moments stay as they are."""
-    m, v = numbers(2, 3, 4)
-    v = np.square(v)
-    given = [[ops.convert_to_tensor(x.copy()) for x in part] for part in (m, v)]
+    m, roots = numbers(2, 3, 4)
+    roots = np.abs(roots)
+    given = [
+        [ops.convert_to_tensor(x.copy()) for x in part] for part in (m, roots)
+    ]
     found = backend.adam_directions(
         *given,
         (wrap(np.float32(0.19)), wrap(np.float32(0.3))),
         epsilon=0.01,
         epsilon_before_debiasing=before,
     )
-    root = np.sqrt(v) + 0.01 if before else np.sqrt(v) / 0.3 + 0.01
-    wanted = m / root * (0.3 / 0.19) if before else m / 0.19 / root
+    below = roots + 0.01 if before else roots / 0.3 + 0.01
+    wanted = m / below * (0.3 / 0.19) if before else m / 0.19 / below
     kept = [ops.convert_to_numpy(x) for x in given[1]]
-    np.testing.assert_array_equal(kept, v)
+    np.testing.assert_array_equal(kept, roots)
     for x, y in zip(found, wanted, strict=True):
         np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
     assert backend.adam_directions([], [], (1.0, 1.0), epsilon=1e-8) == []
 
 
-def test_squares_and_factors() -> None:
+def test_factors() -> None:
     X = numbers(3, 5)
-    X[0, 0], X[1, 1] = 1e30, np.nan
     given = [ops.convert_to_tensor(x) for x in X]
-    found = [ops.convert_to_numpy(x) for x in backend.squares(given, 1e30)]
-    with np.errstate(over="ignore"):
-        wanted = np.minimum(X * X, np.float32(1e30))
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    factors = [2.0, 0.0, -1.0]
-    found = [
-        ops.convert_to_numpy(x) for x in backend.scale_each_(given, factors)
+    factors = [2.0, 0.0, ops.convert_to_tensor(numbers(5))]
+    found = backend.scale_each_(given, factors)
+    wanted = X * np.stack([np.full(5, 2.0), np.zeros(5), numbers(5)])
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-6)
+    assert backend.scale_each_([], []) == []
+
+
+@pytest.mark.parametrize("scale", [1e-35, 1e-10, 1.0, 1e18, 1e30, 3.4e38])
+def test_mean_roots(scale: float) -> None:
+    """Against float64, for tensors of any finite size, small and large."""
+    rng = np.random.default_rng(0)
+    shapes = [(3, 4), (7,), (300, 300), (2, 3)]
+    roots, X = (
+        [(scale * rng.uniform(0.1, 1.0, s)).astype("float32") for s in shapes]
+        for _ in range(2)
+    )
+    X[1] *= -1
+    X[3][0], roots[3][:, 0] = 0.0, 0.0
+    entries = np.array([[0.05], [0.5]], "float32")
+    weights = [np.float32(0.05), np.float32(0.0), np.float32(1.0), entries]
+    wanted = [
+        np.sqrt(
+            (1 - np.float64(w)) * r.astype("float64") ** 2
+            + np.float64(w) * x.astype("float64") ** 2
+        )
+        for r, x, w in zip(roots, X, weights, strict=True)
     ]
-    np.testing.assert_array_equal(found, X * np.array(factors)[:, None])
-    assert backend.squares([], 1.0) == backend.scale_each_([], []) == []
+    is_torch = keras.backend.backend() == "torch"
+    found = backend.mean_roots_(
+        *([ops.convert_to_tensor(x) for x in part] for part in (roots, X)),
+        [
+            float(w) if is_torch and w.ndim == 0 else ops.convert_to_tensor(w)
+            for w in weights
+        ],
+    )
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-6)
+    np.testing.assert_array_equal(ops.convert_to_numpy(found[1]), wanted[1])
+    assert backend.mean_roots_([], [], []) == []
 
 
-def test_abs_sums() -> None:
+def test_mean_roots_do_not_look_where_the_weight_is_0() -> None:
+    root = ops.ones((2, 2))
+    nan = ops.full((2, 2), np.nan)
+    zero = 0.0 if keras.backend.backend() == "torch" else ops.zeros(())
+    (found,) = backend.mean_roots_([root], [nan], [zero])
+    np.testing.assert_array_equal(ops.convert_to_numpy(found), 1.0)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_largest_entries(compiled: bool) -> None:
+    """Compiled too: TensorFlow's XLA has a maximum that loses NaN."""
     tensors = [numbers(3), numbers(2, 3), numbers(3), 0 * numbers(300, 300)]
-    tensors += [numbers(300, 300), np.full(3, np.nan, "float32")]
-    found = backend.abs_sums(list(map(ops.convert_to_tensor, tensors)))
-    wanted = [np.sum(np.abs(x)) for x in tensors]
-    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, rtol=1e-5)
+    tensors += [numbers(300, 300), np.full(3, 3e38, "float32")]
+    tensors += [numbers(3), numbers(300, 300)]
+    tensors[-2][1], tensors[-1][9, 9] = np.nan, np.inf
+    stack = np.stack([numbers(3, 4), np.full((3, 4), np.nan, "float32")])
+    functions = backend.largest_entries, backend.largest_of_each
+    if compiled and keras.backend.backend() == "jax":
+        import jax
+
+        functions = tuple(map(jax.jit, functions))
+    elif compiled and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        functions = tuple(
+            tf.function(f, jit_compile=True, autograph=False) for f in functions
+        )
+    given = list(map(ops.convert_to_tensor, tensors))
+    found = ops.convert_to_numpy(functions[0](given))
+    wanted = [np.max(np.abs(x)) for x in tensors]
+    np.testing.assert_array_equal(found[:-2], wanted[:-2])
+    assert not np.isfinite(found[-2:]).any()
+    found = ops.convert_to_numpy(functions[1](ops.convert_to_tensor(stack)))
+    assert found[0] == np.max(np.abs(stack[0])) and not np.isfinite(found[1])
 
 
 @pytest.mark.skipif(
@@ -229,10 +288,8 @@ def test_unit_norm(size: float, batch: tuple[int, ...]) -> None:
     given = ops.convert_to_tensor((size * X).astype("float32"))
     found = [ops.convert_to_numpy(x) for x in backend.unit_norm(given)]
     np.testing.assert_allclose(found[0], X / norms, rtol=1e-5, atol=1e-7)
-    if size < 1e38:
-        np.testing.assert_allclose(found[1], size * norms, rtol=1e-5)
-    else:
-        assert np.isinf(found[1]).all()  # As it is in float32.
+    wanted = np.minimum(size * norms, np.finfo("float32").max)
+    np.testing.assert_allclose(found[1], wanted, rtol=1e-5)
     kept = ops.convert_to_numpy(given)
     np.testing.assert_array_equal(kept, (size * X).astype("float32"))
 

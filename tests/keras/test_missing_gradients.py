@@ -92,7 +92,7 @@ def test_without_gradient_nothing_moves(preset):
         np.testing.assert_array_equal(before[i], after[i])
     assert np.abs(after[1] - before[1]).max() > 1e-4
     slots = ["tokens_embeddings_momentum", "first_bias_momentum"]
-    slots += ["first_bias_velocity"] * (preset == "defaults")
+    slots += ["first_bias_root_velocity"] * (preset == "defaults")
     kept = [[key for key in state if key.endswith(slot)] for slot in slots]
     for (key,) in kept:
         assert np.any(state[key])

@@ -12,6 +12,8 @@ from keras_lanton.optimizers.momentum import LARGEST
 from keras_lanton.optimizers.momentum import block_length
 from keras_lanton.optimizers.momentum import dequantize
 from keras_lanton.optimizers.momentum import quantize
+from keras_lanton.variables.matrix_view import MatrixView
+from keras_lanton.variables.spec import vector_spec
 
 
 @logic
@@ -31,7 +33,20 @@ from keras_lanton.optimizers.momentum import quantize
     ],
 )
 def test_blocks(shape, length):
-    assert block_length(shape) == length
+    view = vector_spec("x", shape).view
+    assert block_length(view) == length
+
+
+def test_a_block_is_of_one_matrix():
+    """Gates of 96 columns, and matrices that the last axis numbers."""
+    gates = MatrixView(
+        shape=(64, 384), input_axes=(0,), output_axes=(1,), output_blocks=4
+    )
+    assert block_length(gates) == 96
+    numbered = MatrixView(
+        shape=(64, 8, 128), batch_axes=(2,), input_axes=(0,), output_axes=(1,)
+    )
+    assert block_length(numbered) is None
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
