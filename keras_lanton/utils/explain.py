@@ -27,6 +27,7 @@ from keras_lanton.variables import table
 from keras_lanton.variables.adapters import zero_adapters
 from keras_lanton.variables.block_kinds import block_of
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import in_words
 from keras_lanton.variables.spec import variable_path
 
 backend = backends.load()
@@ -52,9 +53,9 @@ def explain(
 
     It does so before training, and makes no state. It names the role of every
     variable, the size of its updates, and the noise that is measured. It warns
-    of what looks suspicious: views that are guesses, a head that is treated as
-    hidden, a kernel that holds queries, keys and values, an unusual learning
-    rate.
+    of what looks suspicious: roles and views that are guesses, a head that is
+    treated as hidden, a kernel that holds queries, keys and values, an unusual
+    learning rate.
 
     Args:
         model: A built model.
@@ -277,9 +278,9 @@ def _suspicions(
     for spec in specs:
         if spec.guessed:
             yield (
-                f"{spec.path} {spec.shape}: nothing explains its view, the "
-                "last axis is taken as output. `optimizer.read_roles(model)` "
-                "reads it from the model's layers, `assign_role` sets it."
+                f"{spec.path} {spec.shape}: nothing explains it, it is taken "
+                f"as {in_words(spec)}. `optimizer.read_roles(model)` may know "
+                "its layer, `assign_role` sets it."
             )
     yield from _heads(specs)
     for spec in specs:

@@ -2,7 +2,7 @@
 
 The layers know what paths cannot tell: the equation of an `EinsumDense`, the
 groups of a convolution. Where a variable's layer is unknown, `from_paths`
-answers; where that cannot, the view is a guess, and `read_model` warns.
+answers; where that cannot, role and view are a guess, and `read_model` warns.
 
 Two private names of Keras are used here, and nowhere else in this room.
 `Layer._flatten_layers()` has all sublayers, which `Model.layers` does not
@@ -11,6 +11,7 @@ its sublayers, also while the layer is frozen.
 """
 
 import collections
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +19,13 @@ from typing import Any
 from keras import layers as keras_layers
 
 from keras_lanton.types import Variable
-from keras_lanton.variables.from_paths import VECTOR
 from keras_lanton.variables.from_paths import apply_rules
-from keras_lanton.variables.from_paths import dense_kernels
 from keras_lanton.variables.from_paths import experts
-from keras_lanton.variables.from_paths import find_heads
-from keras_lanton.variables.from_paths import find_tables
 from keras_lanton.variables.from_paths import warn_of_guesses
+from keras_lanton.variables.heads import find_heads
+from keras_lanton.variables.names import VECTOR
 from keras_lanton.variables.siblings import NamedVariable
 from keras_lanton.variables.siblings import Siblings
-from keras_lanton.variables.siblings import head
 from keras_lanton.variables.siblings import last_output
 from keras_lanton.variables.siblings import spec_of
 from keras_lanton.variables.siblings import transposed
@@ -197,20 +195,17 @@ def read_model(model: Any) -> list[tuple[Variable, VariableSpec]]:
             f"its layers can be read. Received: model={model}"
         )
     siblings = Siblings(variables)
-    found, guesses = apply_rules(siblings)
+    found = apply_rules(siblings)
     for variable, layers in zip(siblings.members, owners, strict=True):
         answers = (_read(layer, variable, siblings) for layer in layers)
         known = next((answer for answer in answers if answer), None)
-        if known is not None:
-            found[variable.index] = known
-            guesses.discard(variable.index)
-    kernels = dense_kernels(siblings, found)
-    for index in find_heads(siblings, find_tables(siblings, found), kernels):
+        found[variable.index] = known or found[variable.index]
+    for index in find_heads(siblings, found):
         named = siblings.members[index].name == "output_kernel"
         if named or any(_may_be_head(layer) for layer in owners[index]):
-            found[index] = head(siblings.members[index])
+            found[index] = dataclasses.replace(found[index], role="embedding")
     warn_of_guesses(
-        [found[index] for index in sorted(guesses)],
+        found,
         "`optimizer.read_roles(model)` does not know their layers. Before "
         "the first step, call `optimizer.assign_role(role, variables, "
         "input_axes, output_axes)` to set them by hand.",

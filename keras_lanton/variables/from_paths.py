@@ -1,56 +1,50 @@
 """Roles and matrix views from paths, names, shapes and siblings alone.
 
 An optimizer is given no more than that: the bias next to a kernel, the output
-projection next to a query. Where nothing explains a tensor of rank 3 or more,
+projection next to a query. Where nothing explains a tensor of rank 2 or more,
 `infer_roles` guesses and warns.
 """
 
 import dataclasses
 import itertools
-import os
 import re
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 
 from keras_lanton.types import Variable
+from keras_lanton.variables.heads import find_heads
+from keras_lanton.variables.names import KERNEL_NAMES
+from keras_lanton.variables.names import MATRIX
+from keras_lanton.variables.names import NORM
+from keras_lanton.variables.names import TABLE
+from keras_lanton.variables.names import TRANSPOSED
+from keras_lanton.variables.names import VECTOR
+from keras_lanton.variables.names import pattern
 from keras_lanton.variables.siblings import CONVOLUTION
-from keras_lanton.variables.siblings import KERNEL_NAMES
 from keras_lanton.variables.siblings import NamedVariable
 from keras_lanton.variables.siblings import Siblings
+from keras_lanton.variables.siblings import guess
 from keras_lanton.variables.siblings import head
 from keras_lanton.variables.siblings import last_output
-from keras_lanton.variables.siblings import pattern
 from keras_lanton.variables.siblings import spec_of
 from keras_lanton.variables.siblings import table
 from keras_lanton.variables.siblings import transposed
 from keras_lanton.variables.siblings import vector
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import in_words
 
 # From paths, shapes and siblings: each rule answers or passes.
 
 _Rule = Callable[[NamedVariable, Siblings], VariableSpec | None]
 
-
-VECTOR = pattern(
-    r"(.*_)?(bias|beta|gamma|alpha|gain|scales?|scalar|lambda|sinks?)_?\d*",
-    r"b\d*",
-    r"(cls|class|mask|register|dist\w*|query|latent)_tokens?",
-    r"depthwise_kernel",
-)
-_TABLE = pattern(
-    r"(.*_)?(embeddings?|embeds?|emb|table|wte|wpe)",
-    r"lora_embeddings_a",
-    r"rel_pos_\w+",
-)
 _HEAD_TABLE = pattern(r"reverse_embeddings?")
 _DEPTHWISE = pattern(r"depthwise", r"(^|_)dw")
-_TRANSPOSED = pattern(r"transpose", r"deconv")
 _UPSAMPLING = pattern(r"(^|_)(up|upsampl\w*|dec|decoder|gen\w*)(\d|_|$)")
 _EXPERT = pattern(r"expert", r"(^|[/_])moe([/_]|$)", r"mixture")
 _PROJECTION = r"_?(dense|proj|projection|layer|kernel)?"
 _QUERY = pattern(rf"(w_?|to_)?(query|q){_PROJECTION}")
+_KEY = pattern(rf"(w_?|to_)?(key|k){_PROJECTION}")
 _ATTENTION_CORE = pattern(rf"(w_?|to_)?(query|key|value|q|k|v){_PROJECTION}")
 _ATTENTION_INPUT = pattern(_ATTENTION_CORE.pattern, r"gate", r"encoding")
 _ATTENTION_OUTPUT = pattern(
@@ -59,17 +53,25 @@ _ATTENTION_OUTPUT = pattern(
 _FUSED_QKV = pattern(rf"(to_|w)?(query_key_value|qkv){_PROJECTION}")
 
 
-def _by_rank_or_name(
+def by_rank_or_name(
     variable: NamedVariable, siblings: Siblings
 ) -> VariableSpec | None:
+    """Vectors and tables, by their own names.
+
+    Args:
+        variable: The variable.
+        siblings: All variables.
+    """
     if variable.rank < 2 or VECTOR.fullmatch(variable.name):
+        return vector(variable)
+    if variable.name == "weight" and NORM.fullmatch(variable.owner):
         return vector(variable)
     if variable.rank == 2 and _HEAD_TABLE.fullmatch(variable.name):
         return head(variable)
     single = sum(size != 1 for size in variable.shape) < 2
     if single and variable.rank > 2 and variable.name not in KERNEL_NAMES:
         return vector(variable)
-    if _TABLE.fullmatch(variable.name):
+    if TABLE.fullmatch(variable.name):
         return table(variable)
     if variable.rank > 2 and variable.name == "pointwise_kernel":
         return last_output(variable)
@@ -105,7 +107,15 @@ def _by_cell_name(variable: NamedVariable) -> VariableSpec | None:
 def _by_rank_two(
     variable: NamedVariable, siblings: Siblings
 ) -> VariableSpec | None:
-    return last_output(variable) if variable.rank == 2 else None
+    """(in, out), by its name; (out, in) may be, by the length of its bias."""
+    if variable.rank != 2:
+        return None
+    rows, columns = variable.shape
+    named = variable.name in KERNEL_NAMES and rows != columns
+    if named and siblings.channels(variable) == (rows,):
+        return guess(transposed(variable))
+    known = MATRIX.fullmatch(variable.name)
+    return last_output(variable) if known else guess(last_output(variable))
 
 
 def _by_expert(
@@ -154,17 +164,69 @@ def _by_channels(
     if channels is None:
         return None
     *_, before, last = variable.shape
-    upwards = _TRANSPOSED.search(variable.subject) is not None
+    upwards = TRANSPOSED.search(variable.subject) is not None
+    if channels == (before,) == (last,) and _is_doubtful(variable):
+        return None
     if channels == (before,) and (upwards or before != last):
         depthwise = last == 1 and not upwards
         return vector(variable) if depthwise else transposed(variable)
     if channels == (before * last,) and last != 1 and before != 1:
         return vector(variable)
-    axes = itertools.combinations(range(variable.rank), len(channels))
-    for outputs in reversed(list(axes)):
-        if channels == tuple(variable.shape[axis] for axis in outputs):
-            return spec_of(variable, outputs=outputs)
-    return None
+    found = _matching_axes(channels, variable.shape)
+    return _by_output_axes(variable, siblings, found) if found else None
+
+
+def _by_output_axes(
+    variable: NamedVariable,
+    siblings: Siblings,
+    found: Sequence[tuple[int, ...]],
+) -> VariableSpec:
+    """A view by the axes that may be the bias's.
+
+    The last ones alone are proof, or one that is alone. Others are of Gemma's
+    attention, (heads, model, head) beside (heads, head), or more likely of a
+    stack of matrices.
+    """
+    count = len(found[0])
+    last = tuple(range(variable.rank - count, variable.rank))
+    if count == 1 or found == [last]:
+        return spec_of(variable, outputs=found[-1])
+    if all(siblings.in_block(variable, name) for name in (_QUERY, _KEY)):
+        attention = _by_attention(variable, siblings)
+        if attention is not None and attention.output_axes in found:
+            return attention
+    return guess(_stack(variable, found))
+
+
+def _matching_axes(
+    channels: Sequence[int], shape: tuple[int, ...]
+) -> list[tuple[int, ...]]:
+    """All axes of a shape that have the sizes of a bias, in order.
+
+    A bias of equal rank is broadcast: (n, 1, out) beside (n, in, out).
+    """
+    axes = [*range(len(shape))]
+    if len(channels) == len(shape):
+        axes = [axis for axis in axes if channels[axis] != 1]
+        channels = [channels[axis] for axis in axes]
+    return [
+        chosen
+        for chosen in itertools.combinations(axes, len(channels))
+        if 0 < len(chosen) < len(shape)
+        and all(shape[i] == k for i, k in zip(chosen, channels, strict=True))
+    ]
+
+
+def _stack(
+    variable: NamedVariable, found: Sequence[tuple[int, ...]]
+) -> VariableSpec:
+    """A stack of matrices: outputs are what follows the last input axis."""
+    last = variable.rank - 1
+    axes = next((axes for axes in found if axes[-1] == last), found[0])
+    inputs = [axis for axis in range(variable.rank) if axis not in axes]
+    outputs = tuple(axis for axis in axes if axis > inputs[-1]) or axes[-1:]
+    batch = tuple(axis for axis in axes if axis not in outputs)
+    return spec_of(variable, batch=batch, outputs=outputs)
 
 
 def _by_attention(
@@ -208,21 +270,27 @@ def _by_convolution(
 ) -> VariableSpec | None:
     if variable.name not in KERNEL_NAMES:
         return None
-    if _TRANSPOSED.search(variable.subject):
+    if TRANSPOSED.search(variable.subject):
         return transposed(variable)
     if CONVOLUTION.search(variable.subject):
         return last_output(variable)
     # Without a telling name or bias, rank 4 and 5 are almost always plain
-    # convolutions; a single last channel may be a depthwise kernel, and a
-    # decoder's a transposed one.
-    doubtful = variable.shape[-1] == 1 or _UPSAMPLING.search(variable.subject)
+    # convolutions; a single last channel may be a depthwise kernel.
+    doubtful = variable.shape[-1] == 1 or _is_doubtful(variable)
     if variable.rank in (4, 5) and not doubtful:
         return last_output(variable)
     return None
 
 
+def _is_doubtful(variable: NamedVariable) -> bool:
+    """Returns whether it may be a transposed convolution, as of a decoder."""
+    told = CONVOLUTION.search(variable.subject)
+    told = told or TRANSPOSED.search(variable.subject)
+    return not told and _UPSAMPLING.search(variable.subject) is not None
+
+
 _RULES: tuple[_Rule, ...] = (
-    _by_rank_or_name,
+    by_rank_or_name,
     _by_recurrence,
     _by_rank_two,
     _by_expert,
@@ -233,95 +301,14 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def apply_rules(siblings: Siblings) -> tuple[list[VariableSpec], set[int]]:
-    """Per variable the first rule's answer, and which ones are guesses."""
+def apply_rules(siblings: Siblings) -> list[VariableSpec]:
+    """Per variable the first rule's answer, or else a guess."""
     found = []
-    guesses = set()
     for variable in siblings.members:
         answers = (rule(variable, siblings) for rule in _RULES)
         spec = next((answer for answer in answers if answer), None)
-        if spec is None:
-            guesses.add(variable.index)
-            spec = dataclasses.replace(last_output(variable), guessed=True)
-        found.append(spec)
-    return found, guesses
-
-
-# Heads: the Dense that maps back to the vocabulary.
-
-_NO_VOCABULARY = pattern(r"pos", r"wpe", r"segment", r"type", r"(^|[/_])rel")
-_HEAD_NAME = pattern(
-    r"(^|_)(head|lm|logits?|unembed(ding)?s?|vocab(ulary)?)(\d|_|$)"
-)
-
-
-def find_heads(
-    siblings: Siblings, tables: Iterable[int], kernels: Iterable[int]
-) -> set[int]:
-    """Indices of the kernels (width, vocab) with a table (vocab, width).
-
-    A telling name decides. Without one, a head is a kernel whose output no
-    other kernel takes in. It comes after all kernels of `vocab` rows, and
-    none of them is in its own block: a feedforward layer may be as wide as
-    the vocabulary.
-    """
-    dense = [siblings.members[index] for index in kernels]
-    paths = [member.parent.split("/") for member in siblings.members]
-    root = "/".join(os.path.commonprefix(paths))
-    heads: set[int] = set()
-    for member in (siblings.members[index] for index in tables):
-        if _NO_VOCABULARY.search(f"{member.owner}/{member.name}"):
-            continue
-        vocab, width = member.shape
-        back = [kernel for kernel in dense if kernel.shape == (width, vocab)]
-        named = [k for k in back if _HEAD_NAME.search(k.subject)]
-        takers = [kernel for kernel in dense if kernel.shape[0] == vocab]
-        end = max((kernel.index for kernel in takers), default=-1)
-        inner = {kernel.block for kernel in takers} - {root}
-        if named:
-            heads.update(kernel.index for kernel in named)
-        elif vocab != width:
-            heads.update(
-                kernel.index
-                for kernel in back
-                if kernel.index > end and kernel.block not in inner
-            )
-    return heads
-
-
-def find_tables(siblings: Siblings, found: Sequence[VariableSpec]) -> list[int]:
-    """Positions of the embedding tables (vocab, width).
-
-    Args:
-        siblings: All variables.
-        found: Their specs.
-    """
-    return [
-        variable.index
-        for variable, spec in zip(siblings.members, found, strict=True)
-        if variable.rank == 2
-        and spec.role == "embedding"
-        and variable.name == "embeddings"
-    ]
-
-
-def dense_kernels(
-    siblings: Siblings, found: Sequence[VariableSpec]
-) -> list[int]:
-    """Positions of the hidden kernels (in, out) of dense layers.
-
-    Args:
-        siblings: All variables.
-        found: Their specs.
-    """
-    return [
-        variable.index
-        for variable, spec in zip(siblings.members, found, strict=True)
-        if spec.role == "hidden"
-        and variable.rank == 2
-        and variable.name in ("kernel", "output_kernel")
-        and siblings.sibling(variable, "recurrent_kernel") is None
-    ]
+        found.append(spec or guess(last_output(variable)))
+    return found
 
 
 def infer_roles(
@@ -330,8 +317,8 @@ def infer_roles(
 ) -> tuple[VariableSpec, ...]:
     """Roles and views from paths, names, shapes and siblings alone.
 
-    Where the names leave a tensor of rank 3 or more open, its last axis is
-    taken as the output, and one warning names all such paths.
+    Where these leave a tensor of rank 2 or more open, it is taken as hidden,
+    and one warning names all such paths.
 
     Args:
         variables: Trainable variables, in the optimizer's order.
@@ -342,38 +329,35 @@ def infer_roles(
         One record per variable, in the same order.
     """
     siblings = Siblings(variables)
-    found, guesses = apply_rules(siblings)
-    heads = find_heads(
-        siblings, find_tables(siblings, found), dense_kernels(siblings, found)
-    )
-    for index in heads:
-        found[index] = head(siblings.members[index])
-    for index, spec in enumerate(given or ()):
-        if spec is not None:
-            found[index] = spec
-            guesses.discard(index)
+    found = apply_rules(siblings)
+    for index in find_heads(siblings, found):
+        found[index] = dataclasses.replace(found[index], role="embedding")
+    known = given or [None] * len(found)
     warn_of_guesses(
-        [found[index] for index in sorted(guesses)],
+        [new for new, old in zip(found, known, strict=True) if old is None],
         "neither their names nor their siblings explain them. Before the "
-        "first step, call `optimizer.read_roles(model)` to read them from the "
-        "model's layers, or `optimizer.assign_role(role, variables, "
+        "first step, call `optimizer.read_roles(model)` to read what the "
+        "model's layers tell, or `optimizer.assign_role(role, variables, "
         "input_axes, output_axes)` to set them by hand.",
     )
-    return tuple(found)
+    return tuple(old or new for new, old in zip(found, known, strict=True))
 
 
-def warn_of_guesses(guesses: Sequence[VariableSpec], reason: str) -> None:
-    """One warning that names all variables whose views are guesses.
+def warn_of_guesses(specs: Sequence[VariableSpec], reason: str) -> None:
+    """One warning that names all variables whose roles and views are guesses.
 
     Args:
-        guesses: Their specs.
+        specs: Of the variables, guesses and others.
         reason: Why they are guesses, and what helps.
     """
-    if not guesses:
-        return
-    listed = ", ".join(f"{spec.path} {spec.shape}" for spec in guesses)
-    warnings.warn(
-        "The matrix views of these variables are guesses (the last axis as "
-        f"output, all others as input): {listed}; {reason}",
-        stacklevel=3,
-    )
+    guesses = [
+        f"{spec.path} {spec.shape} as {in_words(spec)}"
+        for spec in specs
+        if spec.guessed
+    ]
+    if guesses:
+        warnings.warn(
+            "The roles and matrix views of these variables are guesses: "
+            f"{'; '.join(guesses)}; {reason}",
+            stacklevel=3,
+        )

@@ -8,20 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_lanton.types import Variable
+from keras_lanton.variables.names import KERNEL_NAMES
+from keras_lanton.variables.names import pattern
 from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.spec import make_spec
 from keras_lanton.variables.spec import variable_path
 from keras_lanton.variables.spec import vector_spec
 
-
-def pattern(*alternatives: str) -> re.Pattern[str]:
-    """Any of some regular expressions, in any case."""
-    return re.compile("|".join(alternatives), re.IGNORECASE)
-
-
 CONVOLUTION = pattern(r"conv", r"patch", r"stem", r"shortcut", r"downsample")
-
-KERNEL_NAMES = ("kernel", "weight", "weights", "w", "lora_kernel_a")
+_BIASES = {"w": "b", "weights": "biases", "kernels": "biases"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +101,10 @@ class Siblings:
         """Shape of the layer's output axes: its bias's, or the next norm's."""
         if variable.name.startswith("lora"):
             return None
-        bias = self.sibling(variable, "bias")
-        if bias is not None:
-            return bias.shape
+        for name in ("bias", _BIASES.get(variable.name, "bias")):
+            bias = self.sibling(variable, name)
+            if bias is not None:
+                return bias.shape
         following = self.members[variable.index + 1 : variable.index + 2]
         for gain in following:
             named = CONVOLUTION.search(variable.subject)
@@ -138,6 +134,11 @@ def spec_of(
         **axes: Arguments of `make_spec`.
     """
     return make_spec(variable.path, variable.shape, role, **axes)
+
+
+def guess(spec: VariableSpec) -> VariableSpec:
+    """The same spec, as one that nothing explains."""
+    return dataclasses.replace(spec, guessed=True)
 
 
 def vector(variable: NamedVariable) -> VariableSpec:

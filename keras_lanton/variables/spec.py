@@ -21,8 +21,7 @@ class VariableSpec:
         path: The variable's path (its name for a bare `tf.Variable`).
         role: `"hidden"`, `"embedding"` or `"vector"`.
         view: How the tensor is a stack of matrices.
-        guessed: Whether nothing explains the view: the last axis was taken as
-            the output.
+        guessed: Whether nothing explains the role and the view.
     """
 
     path: str
@@ -82,6 +81,23 @@ def variable_path(variable: Variable) -> str:
     """
     path = getattr(variable, "path", None) or variable.name
     return re.sub(r":\d+$", "", path)
+
+
+def in_words(spec: VariableSpec) -> str:
+    """Describes the matrices that a variable is taken as.
+
+    Args:
+        spec: The spec.
+
+    Returns:
+        Such as `"2 hidden matrices (3 x 4), output axis 2"`.
+    """
+    matrices = "matrices" if spec.batch > 1 else "matrix"
+    axes = ", ".join(map(str, spec.output_axes))
+    return (
+        f"{spec.batch} {spec.role} {matrices} ({spec.d_in} x {spec.d_out}), "
+        f"output {'axes' if len(spec.output_axes) > 1 else 'axis'} {axes}"
+    )
 
 
 # Common specs.

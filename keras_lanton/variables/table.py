@@ -20,6 +20,7 @@ import rich.text
 
 from keras_lanton.types import ROLES
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import in_words
 
 
 def print_summary(
@@ -106,15 +107,17 @@ def _totals(specs: Sequence[VariableSpec]) -> list[str]:
 
 
 def _doubts(specs: Sequence[VariableSpec]) -> list[str]:
-    """Advice on views that are guesses."""
-    guesses = [spec.path for spec in specs if spec.guessed]
-    if not guesses:
-        return []
-    return [
-        f"guess: of {', '.join(guesses)} the last axis is taken as output. "
-        "Before the first step, `read_roles(model)` reads views from the "
-        "model's layers, and `assign_role` sets them by hand."
+    """Lines that say what each guess is taken as, and advice."""
+    lines = [
+        f"guess: {spec.path} {spec.shape} is taken as {in_words(spec)}."
+        for spec in specs
+        if spec.guessed
     ]
+    advice = (
+        "Before the first step, `read_roles(model)` reads what the model's "
+        "layers tell, and `assign_role` sets roles and views by hand."
+    )
+    return [*lines, advice] if lines else []
 
 
 def describe_multipliers(factors: Sequence[float]) -> list[str]:

@@ -76,6 +76,20 @@ def test_explain_tells_of_the_models_own_optimizer(capsys):
     assert capsys.readouterr().out == text
 
 
+def test_explain_lists_every_guess():
+    layer = layers.Layer(name="odd")
+    layer.add_weight(shape=(3, 4, 5), name="kernel")
+    layer.add_weight(shape=(3, 5), name="bias")
+    layer.add_weight(shape=(6, 7))
+    text = told(layer)
+    assert (
+        "- odd/kernel (3, 4, 5): nothing explains it, it is taken as 3 hidden "
+        "matrices (4 x 5), output axis 2."
+    ) in text
+    assert "(6, 7): nothing explains it, it is taken as 1 hidden" in text
+    assert text.count("nothing explains it") == 2
+
+
 def test_suspicious_models():
     text = told(make_model(fused=True, head="words"))
     assert "- words/kernel (8, 50) is treated as hidden" not in text

@@ -21,6 +21,7 @@ from helpers.roles import make
 from helpers.roles import read
 from helpers.roles import roles_by_layer
 from helpers.tiers import logic
+from keras_lanton import Lanton
 from keras_lanton.variables.from_layers import read_model
 from keras_lanton.variables.from_paths import infer_roles
 from keras_lanton.variables.matrix_view import to_matrices
@@ -203,6 +204,32 @@ def test_a_gated_dense_of_the_vocabulary_is_no_head_for_read_model():
     assert roles_by_layer(read(keras.Model(inputs, outputs))) == {
         "hashed": "hidden"
     }
+
+
+# A stack of matrices, whose bias is (n, out).
+@pytest.mark.parametrize("width", [5, 3])  # 3: as wide as the stack is high
+def test_bank_of_matrices(width):
+    bank = layers.EinsumDense(
+        "bni,nio->bno", output_shape=(3, 7), bias_axes="no", name="bank"
+    )
+    model = keras.Sequential([keras.Input((3, width)), bank])
+    optimizer = Lanton()
+    wanted = rf"bank/kernel \(3, {width}, 7\) as 3 hidden matrices"
+    with pytest.warns(UserWarning, match=wanted):
+        optimizer.build(model.trainable_variables)
+    assert described(optimizer.layers[0]) == hand(tables.EXPERTS)
+    assert [spec.guessed for spec in optimizer.layers] == [True, False]
+    exact = Lanton().read_roles(model)
+    exact.build(model.trainable_variables)
+    assert exact.layers == optimizer.layers
+    assert not any(spec.guessed for spec in exact.layers)
+
+
+def test_heads_as_many_as_inputs_are_no_bank():
+    equation = "abc,cde->abde"
+    heads = layers.EinsumDense(equation, (None, 3, 7), bias_axes="de")
+    heads.build((None, 5, 3))
+    assert described(read(heads)[0]) == hand(tables.TO_HEADS)
 
 
 # Layers and variables of users.

@@ -148,7 +148,6 @@ def test_name_alone(path, shape, line):
         ([("up/kernel", (3, 3, 8, 4)), ("up/bias", (4,))], "- | 012 | 3"),
         ([("a/kernel", (3, 8, 4)), ("a/bias", (8,))], "- | 02 | 1"),
         ([("a/kernel", (6, 2, 4)), ("a/bias", (2, 4))], "- | 0 | 12"),
-        ([("a/kernel", (2, 6, 4)), ("a/bias", (2, 4))], "- | 1 | 02"),
         ([("mask/kernel", (3, 3, 8, 1)), ("mask/bias", (1,))], "- | 012 | 3"),
         # Without a bias the normalization that follows has it.
         ([("up/kernel", (3, 3, 8, 4)), ("n/gamma", (8,))], "- | 013 | 2"),
@@ -193,6 +192,31 @@ def test_name_alone(path, shape, line):
             "0 | 1 | 2",
         ),
         ([("experts/w", (3, 4, 8)), ("experts/b", (3, 8))], "0 | 1 | 2"),
+        # Gemma's attention, and that of others, with biases.
+        (
+            [
+                ("attention/query/kernel", (2, 6, 4)),
+                ("attention/query/bias", (2, 4)),
+                ("attention/key/kernel", (2, 6, 4)),
+                ("attention/key/bias", (2, 4)),
+                ("attention/attention_output/kernel", (2, 4, 6)),
+            ],
+            "- | 1 | 02",
+        ),
+        (
+            [
+                ("attention/query/kernel", (6, 6, 4)),
+                ("attention/query/bias", (6, 4)),
+                ("attention/key/kernel", (6, 6, 4)),
+            ],
+            "- | 0 | 12",
+        ),
+        (
+            [("qkv/kernel", (6, 3, 2, 4)), ("qkv/bias", (3, 2, 4))],
+            "- | 0 | 123",
+        ),
+        ([("a/w", (3, 8, 4)), ("a/b", (4,))], "- | 01 | 2"),
+        ([("a/kernel", (3, 8, 4)), ("a/bias", (1, 1, 4))], "- | 01 | 2"),
     ],
 )
 def test_siblings(pairs, line):
@@ -254,22 +278,140 @@ def test_bare_variables_of_tensorflow():
 
 
 # Guesses.
+def infer_guess(*pairs):
+    """Description of the first (path, shape), which is a guess."""
+    with pytest.warns(UserWarning, match=f"guesses: {pairs[0][0]} "):
+        found = infer(*pairs)
+    return found[0]
+
+
+@logic
+@pytest.mark.parametrize(
+    ("kernel", "bias", "line"),
+    [
+        ((3, 5, 7), (3, 7), "0 | 1 | 2"),
+        ((5, 5, 7), (5, 7), "0 | 1 | 2"),  # (in, heads, head) as well
+        ((3, 5, 7), (3, 1, 7), "0 | 1 | 2"),
+        ((3, 7, 5), (3, 7), "0 | 2 | 1"),
+        ((3, 2, 5, 7), (3, 7), "0 | 12 | 3"),
+        ((3, 5, 2, 7), (3, 2, 7), "0 | 1 | 23"),
+        ((3, 4, 5, 7), (3, 4, 7), "01 | 2 | 3"),
+        ((5, 3, 2, 7), (3, 7), "1 | 02 | 3"),
+    ],
+)
+@pytest.mark.parametrize("layer", ["bank", "value", "output"])
+def test_a_bias_beside_a_stack_of_matrices_proves_nothing(
+    layer, kernel, bias, line
+):
+    found = infer_guess((f"{layer}/kernel", kernel), (f"{layer}/bias", bias))
+    assert found == hand(f"hidden {line}")
+
+
+@logic
+@pytest.mark.parametrize("names", ["w b", "weights biases", "kernels biases"])
+def test_a_stack_of_matrices_by_other_names(names):
+    kernel, bias = names.split()
+    found = infer_guess((f"a/{kernel}", (3, 5, 7)), (f"a/{bias}", (3, 7)))
+    assert found == hand(tables.EXPERTS)
+
+
+@logic
+def test_a_bias_as_long_as_the_rows():
+    found = infer_guess(("a/weight", (5, 3)), ("a/bias", (5,)))
+    assert found == hand("hidden - | 1 | 0")
+
+
+@logic
+@pytest.mark.parametrize(
+    "name",
+    [
+        *["biases", "bias_stack", "bias_0", "hidden_biases", "b_enc", "b_dec"],
+        *["b", "b_1", "b_q", "bias_hh_l0", "norm_weight", "attention_norm"],
+        *["ln_1", "layer_norm_weight", "gains", "offset", "shift", "r_k"],
+        *["attn_gammas", "norm/weight", "rms_norm_1/weight"],
+    ],
+)
+def test_stacked_biases_and_gains_are_vectors(name):
+    assert infer((f"bank/{name}", (3, 7))) == [hand(tables.VECTOR)]
+
+
+@logic
+@pytest.mark.parametrize(
+    "name",
+    [
+        *[
+            "kernel",
+            "kernels",
+            "weight",
+            "weights",
+            "w",
+            "W",
+            "w1",
+            "W_q",
+            "wq",
+        ],
+        *["w_in", "W_enc", "to_out", "to_qkv", "matrix", "mixing_matrix", "v2"],
+        *["gate", "up", "down", "gate_up_proj", "c_proj", "projection", "U"],
+        *["expert_0", "experts", "lora_a", "lora_kernel_b", "fc1", "dense_2"],
+        *["linear", "mlp_out", "query", "i2h", "h2h", "output", "router"],
+        *["weight_mu", "kernel_sigma", "real_kernel", "recurrent", "a1"],
+    ],
+)
+def test_names_of_kernels(name):
+    assert infer((f"layer/{name}", (3, 7))) == [hand(tables.DENSE)]
+
+
+@logic
+@pytest.mark.parametrize(
+    "name",
+    [
+        *[
+            "variable",
+            "variable_3",
+            "layer/variable_12",
+            "Variable:0",
+            "A",
+            "B",
+        ],
+        *["layer/tensor", "centers", "prototypes", "memory", "theta"],
+        *["params/0", "position_encoding", "A_log", "codebook"],
+    ],
+)
+def test_other_names_of_rank_two_are_guesses(name):
+    assert infer_names(name) == hand(tables.DENSE)
+
+
+def infer_names(name):
+    with pytest.warns(UserWarning, match=r"\(3, 7\) as 1 hidden matrix"):
+        (found,) = infer_roles([Variable(name, (3, 7))])
+    assert found.guessed
+    return described(found)
+
+
 @logic
 def test_one_warning_names_all_guesses_and_both_methods():
     variables = [
         Variable("a/tensor", (2, 3, 4)),
         Variable("dense/kernel", (3, 4)),
         Variable("b/kernel", (2, 3, 4)),
+        Variable("b/bias", (2, 4)),
+        Variable("variable_1", (5, 6)),
     ]
     with pytest.warns(UserWarning) as caught:
         found = infer_roles(variables)
     (message,) = (str(warning.message) for warning in caught)
-    for part in ("a/tensor (2, 3, 4)", "b/kernel", "optimizer.read_roles("):
+    for part in (
+        "a/tensor (2, 3, 4) as 1 hidden matrix (6 x 4), output axis 2;",
+        "b/kernel (2, 3, 4) as 2 hidden matrices (3 x 4), output axis 2;",
+        "variable_1 (5, 6) as 1 hidden matrix (5 x 6), output axis 1;",
+        "optimizer.read_roles(",
+    ):
         assert part in message
     assert "optimizer.assign_role(" in message
     assert "dense/kernel" not in message
     assert caught[0].filename == __file__
     assert described(found[0]) == hand(tables.CONV_1D)
+    assert [spec.guessed for spec in found] == [True, False, True, False, True]
 
 
 @logic
@@ -287,6 +429,13 @@ def test_one_warning_names_all_guesses_and_both_methods():
 def test_doubtful(path, shape):
     with pytest.warns(UserWarning, match=path):
         infer_roles([Variable(path, shape)])
+
+
+@logic
+def test_a_bias_of_both_channels_does_not_tell_a_decoder_from_an_encoder():
+    assert infer_guess(("up/kernel", (3, 3, 8, 8)), ("up/bias", (8,)))
+    pairs = [("up_conv/kernel", (3, 3, 8, 8)), ("up_conv/bias", (8,))]
+    assert infer(*pairs)[0] == hand(tables.CONV_2D)
 
 
 @logic

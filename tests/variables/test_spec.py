@@ -12,10 +12,18 @@ from helpers.roles import make
 from helpers.roles import read
 from helpers.tiers import logic
 from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.variables.spec import in_words
 from keras_lanton.variables.spec import spec_from_config
 from keras_lanton.variables.spec import spec_to_config
 
 pytestmark = logic
+
+
+def test_in_words():
+    heads = assigned_spec("a/b", (4, 2, 3), "hidden", 0)
+    assert in_words(heads) == "1 hidden matrix (4 x 6), output axes 1, 2"
+    stack = assigned_spec("a/b", (4, 2, 3), "hidden", 1, 2)
+    assert in_words(stack) == "4 hidden matrices (2 x 3), output axis 2"
 
 
 # By hand.

@@ -82,7 +82,11 @@ def test_summary_without_norms_has_no_steps():
 
 
 def test_guesses_are_marked_and_survive_the_config():
-    variables = [keras.Variable(np.ones((2, 3, 4)), name="odd")]
+    shapes = {"odd": (2, 3, 4), "tensor": (3, 4), "kernel": (3, 4)}
+    variables = [
+        keras.Variable(np.ones(shape), name=name)
+        for name, shape in shapes.items()
+    ]
     optimizer = Lanton()
     with pytest.warns(UserWarning, match="guesses"):
         optimizer.build(variables)
@@ -90,9 +94,13 @@ def test_guesses_are_marked_and_survive_the_config():
     again.build(variables)
     for one in (optimizer, again):
         assert "hidden (guess)" in table(one)
-        assert "guess: of odd the last axis is taken as output" in " ".join(
-            table(one).split()
-        )
+        text = " ".join(table(one).split())
+        for line in (
+            "guess: odd (2, 3, 4) is taken as 1 hidden matrix (6 x 4), output",
+            "guess: tensor (3, 4) is taken as 1 hidden matrix (3 x 4), output",
+        ):
+            assert line in text
+        assert text.count("guess:") == 2
     known = assigned_spec("a", (2, 3), "hidden")
     assert "guessed" not in spec_to_config(known)
 
