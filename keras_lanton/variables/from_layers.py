@@ -22,15 +22,20 @@ from keras_lanton.types import Variable
 from keras_lanton.variables.from_paths import apply_rules
 from keras_lanton.variables.from_paths import experts
 from keras_lanton.variables.from_paths import warn_of_guesses
+from keras_lanton.variables.from_torch import read_module
 from keras_lanton.variables.heads import find_heads
+from keras_lanton.variables.names import TRANSPOSED
 from keras_lanton.variables.names import VECTOR
 from keras_lanton.variables.siblings import NamedVariable
 from keras_lanton.variables.siblings import Siblings
+from keras_lanton.variables.siblings import guess
 from keras_lanton.variables.siblings import last_output
 from keras_lanton.variables.siblings import spec_of
 from keras_lanton.variables.siblings import transposed
 from keras_lanton.variables.siblings import vector
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import variable_path
+from keras_lanton.variables.wrapped import find_wrapped
 
 # From the layers themselves: each reader answers for the weights it knows.
 
@@ -146,8 +151,12 @@ def _read(
     layer: Any, variable: NamedVariable, siblings: Siblings
 ) -> VariableSpec | None:
     """The spec of a known layer's own weight, or None."""
+    if _is_torch(layer):
+        return read_module(layer, variable, siblings)
     if variable.rank < 2 or VECTOR.fullmatch(variable.name):
         return vector(variable)
+    if isinstance(layer, keras_layers.JaxLayer):
+        return _read_jax(variable, siblings)
     for classes, reader in _READERS:
         if isinstance(layer, classes):
             return reader(layer, variable)
@@ -157,22 +166,57 @@ def _read(
     return None
 
 
+def _is_torch(layer: Any) -> bool:
+    """Returns whether it is a module of PyTorch, or the wrapper of one."""
+    wraps = isinstance(layer, keras_layers.TorchModuleWrapper)
+    return wraps or not isinstance(layer, keras_layers.Layer)
+
+
+def _read_jax(
+    variable: NamedVariable, siblings: Siblings
+) -> VariableSpec | None:
+    """A transposed convolution: Flax has (..., in, out), Haiku (..., out, in).
+
+    Their bias tells one from the other, if the two sizes differ.
+    """
+    if variable.rank < 3 or not TRANSPOSED.search(variable.subject):
+        return None
+    *_, before, last = variable.shape
+    told = before != last and siblings.channels(variable) is not None
+    return None if told else guess(last_output(variable))
+
+
 def _may_be_head(layer: Any) -> bool:
-    """A Dense whose outputs are logits or probabilities."""
+    """A Dense whose outputs are logits or probabilities, or an unknown one."""
+    if _is_torch(layer):
+        return True
     activation = getattr(layer, "activation", None)
     name = getattr(activation, "__name__", "linear")
     plain = name in ("linear", "softmax", "log_softmax")
-    return plain and isinstance(layer, _public("Dense", "EinsumDense"))
+    return plain and isinstance(
+        layer, _public("Dense", "EinsumDense", "JaxLayer", "TFSMLayer")
+    )
 
 
-def _owners(model: Any) -> tuple[list[Variable], list[list[Any]]]:
-    """Every trainable variable, frozen ones too, and the layers holding it."""
+def _owners(
+    model: Any,
+) -> tuple[list[Variable], list[list[Any]], dict[int, str]]:
+    """Every trainable variable, frozen ones too, and what holds it.
+
+    Returns:
+        The variables, per variable its layers or modules, and the paths inside
+        wrappers, by the variable's `id`.
+    """
+    layers = list(model._flatten_layers())
+    wrapped = find_wrapped(layers)
     holders = collections.defaultdict(list)
-    for layer in model._flatten_layers():
+    for layer in layers:
         for variable in layer._trainable_variables:
             holders[id(variable)].append(layer)
     variables = [v for v in model.variables if v.trainable or id(v) in holders]
-    return variables, [holders[id(variable)] for variable in variables]
+    holders.update({key: held for key, (_, held) in wrapped.items()})
+    owners = [holders[id(variable)] for variable in variables]
+    return variables, owners, {key: path for key, (path, _) in wrapped.items()}
 
 
 def read_model(model: Any) -> list[tuple[Variable, VariableSpec]]:
@@ -188,13 +232,13 @@ def read_model(model: Any) -> list[tuple[Variable, VariableSpec]]:
     Raises:
         ValueError: If the model has no variables yet.
     """
-    variables, owners = _owners(model)
+    variables, owners, paths = _owners(model)
     if not variables:
         raise ValueError(
             "The model must be built (call it once, or `model.build`) before "
             f"its layers can be read. Received: model={model}"
         )
-    siblings = Siblings(variables)
+    siblings = Siblings(variables, paths)
     found = apply_rules(siblings)
     for variable, layers in zip(siblings.members, owners, strict=True):
         answers = (_read(layer, variable, siblings) for layer in layers)
@@ -204,6 +248,10 @@ def read_model(model: Any) -> list[tuple[Variable, VariableSpec]]:
         named = siblings.members[index].name == "output_kernel"
         if named or any(_may_be_head(layer) for layer in owners[index]):
             found[index] = dataclasses.replace(found[index], role="embedding")
+    found = [
+        dataclasses.replace(spec, path=variable_path(variable))
+        for variable, spec in zip(variables, found, strict=True)
+    ]
     warn_of_guesses(
         found,
         "`optimizer.read_roles(model)` does not know their layers. Before "

@@ -8,8 +8,8 @@ from keras_lanton.variables.siblings import NamedVariable
 from keras_lanton.variables.siblings import Siblings
 from keras_lanton.variables.spec import VariableSpec
 
-_TABLES = ("embeddings",)
-_KERNELS = ("kernel", "output_kernel")
+_TABLES = ("embeddings", "embedding", "weight")
+_KERNELS = ("kernel", "output_kernel", "weight", "w")
 _NO_VOCABULARY = pattern(r"pos", r"wpe", r"segment", r"type", r"(^|[/_])rel")
 _HEAD_NAME = pattern(
     r"(^|_)(head|lm|logits?|unembed(ding)?s?|vocab(ulary)?)(\d|_|$)"

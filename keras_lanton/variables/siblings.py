@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,11 +66,24 @@ class Siblings:
 
     Paths may repeat (two layers of one name, bare `tf.Variable`s): of several
     candidates the nearest in order is the sibling, the later one of two.
+
+    Args:
+        variables: All variables.
+        paths: Other paths than the variables' own, by their `id`.
     """
 
-    def __init__(self, variables: Iterable[Variable]) -> None:
+    def __init__(
+        self,
+        variables: Iterable[Variable],
+        paths: Mapping[int, str] | None = None,
+    ) -> None:
+        paths = paths or {}
         self.members = [
-            NamedVariable(variable_path(variable), tuple(variable.shape), index)
+            NamedVariable(
+                paths.get(id(variable)) or variable_path(variable),
+                tuple(variable.shape),
+                index,
+            )
             for index, variable in enumerate(variables)
         ]
         self._parents = collections.defaultdict(list)
