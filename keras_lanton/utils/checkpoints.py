@@ -1,9 +1,13 @@
 """Weights and optimizer state from a file: all of them or none."""
 
+import contextlib
 import os
 import zipfile
+from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 from keras import ops
@@ -24,13 +28,17 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
     A `.weights.h5` file has no checksums: damaged digits go unnoticed.
 
+    Compile the model with the optimizer of the run first. `load_model` gives
+    tasks of KerasHub Adam in its place.
+
     Args:
         model: A built model; if it is compiled, its optimizer gets the state.
         path: A `.keras` or `.weights.h5` file.
 
     Raises:
-        ValueError: If the file is damaged, or of another model or optimizer.
-            Also for what is no model or no path.
+        ValueError: If the file is damaged or of another model, or if the
+            model's optimizer or the file's is of this package and the two do
+            not fit. Also for what is no model or no path.
     """
     if not isinstance(model, keras.Model) or not isinstance(
         path, (str, os.PathLike)
@@ -49,6 +57,7 @@ def load_checkpoint(model: keras.Model, path: str | os.PathLike[str]) -> None:
     variables = _variables(model)
     before = [np.array(ops.convert_to_numpy(v)) for v in variables]
     try:
+        _check_optimizer(model, path)
         with all_or_nothing():
             model.load_weights(path)
     except BaseException as error:
@@ -81,6 +90,48 @@ def _check_archive(path: str) -> None:
             f"The checkpoint's member {damaged!r} is damaged: its checksum "
             f"is wrong. Nothing was loaded. Received: path={path!r}"
         )
+
+
+def _check_optimizer(model: keras.Model, path: str) -> None:
+    """ValueError if the state is of an optimizer here, the model's of Keras.
+
+    Keras' optimizers only warn of a state that is not theirs, and leave it out.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None or _is_ours(optimizer.variables):
+        return
+    with _weights_of(path) as weights:
+        saved = weights.get("optimizer/vars", {})
+        if _is_ours([saved[str(i)] for i in range(len(saved))]):
+            raise ValueError(
+                f"it has the state of the optimizer {saved.attrs['name']!r}. "
+                "Compile the model with that optimizer first: a task of "
+                "KerasHub has Adam until then. `load_weights` loads the "
+                f"weights alone. Received: optimizer={shown(optimizer)}."
+            )
+
+
+@contextlib.contextmanager
+def _weights_of(path: str) -> Iterator[Any]:
+    """The HDF5 file that is a file of weights, or within an archive."""
+    with contextlib.ExitStack() as stack:
+        file: Any = path
+        if path.endswith(".keras"):
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            file = stack.enter_context(archive.open("model.weights.h5"))
+        elif not h5py.is_hdf5(path):  # `load_weights` knows other formats
+            yield {}
+            return
+        yield stack.enter_context(h5py.File(file, "r"))
+
+
+def _is_ours(state: Sequence[Any]) -> bool:
+    """Returns whether a state ends in `last_step` and `skipped_steps`.
+
+    By shape and dtype, since a file has no names of variables.
+    """
+    last = [(len(one.shape), str(one.dtype)[:3]) for one in state[-2:]]
+    return last == [(1, "int"), (0, "int")]
 
 
 def _variables(model: keras.Model) -> list[Any]:

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 import faults
+from helpers.models import make_model
 from helpers.optimizers import lanton
 from helpers.tiers import logic
+from keras_lanton import Lanton
+from keras_lanton import baselines
 from keras_lanton import load_checkpoint
 
 pytestmark = logic
@@ -43,7 +46,7 @@ def test_load_checkpoint_names_what_does_not_fit(tmp_path):
 def test_load_checkpoint_into_a_model_that_is_not_compiled(tmp_path):
     model = faults.built_model()
     model.save(tmp_path / "model.keras")
-    bare = keras.models.clone_model(model)
+    bare = make_model(6, seed=1)
     load_checkpoint(bare, tmp_path / "model.keras")
     for one, two in zip(bare.weights, model.weights, strict=True):
         np.testing.assert_array_equal(
@@ -58,6 +61,93 @@ def test_load_checkpoint_wants_a_model_and_a_path(model, path):
         ValueError, match="model and the path.*Received: model="
     ):
         load_checkpoint(model, path)
+
+
+# -- Which optimizer ---------------------------------------------------------
+KINDS = (".keras", ".weights.h5")
+OURS = {
+    "Lanton": Lanton,
+    "state of other lengths": lambda: lanton(
+        noise_reference="independent_gradient",
+        gradient_accumulation_steps=2,
+        use_ema=True,
+    ),
+    "name of its own": lambda: Lanton(name="mine"),
+    "in a loss scale": lambda: keras.optimizers.LossScaleOptimizer(Lanton()),
+    **{name: getattr(baselines, name) for name in baselines.__all__},
+}
+KERAS = {
+    "AdamW": keras.optimizers.AdamW,
+    "SGD": lambda: keras.optimizers.SGD(momentum=0.9),
+    "in a loss scale": lambda: keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.Adam()
+    ),
+}
+
+
+def compiled(optimizer, seed=0):
+    model = faults.built_model(seed=seed)
+    model.compile(optimizer, loss="mse", jit_compile=False)
+    return model
+
+
+def written(model, path):
+    save = model.save if path.suffix == ".keras" else model.save_weights
+    save(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OURS)
+def test_a_state_of_ours_is_refused_by_another_optimizer(name, kind, tmp_path):
+    model = compiled(OURS[name]())
+    faults.train(model, 2)
+    path = written(model, tmp_path / f"x{kind}")
+    for other in KERAS.values():
+        victim = compiled(other(), seed=1)
+        faults.train(victim, 1)
+        before = faults.state(victim)
+        with pytest.raises(ValueError, match="nothing was loaded.*Received: "):
+            load_checkpoint(victim, path)
+        assert faults.equal(faults.state(victim), before)
+    again = compiled(OURS[name](), seed=1)
+    load_checkpoint(again, path)
+    assert faults.equal(faults.state(again), faults.state(model))
+
+
+def test_the_error_names_both_optimizers(tmp_path):
+    model = compiled(Lanton(name="mine"))
+    faults.train(model, 1)
+    path = written(model, tmp_path / "x.weights.h5")
+    with pytest.raises(ValueError, match="'mine'.*Compile.*Received: .*Adam"):
+        load_checkpoint(compiled("adam"), path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", KERAS)
+def test_optimizers_of_keras_load_their_own(name, kind, tmp_path):
+    model = compiled(KERAS[name]())
+    faults.train(model, 2)
+    path = written(model, tmp_path / f"x{kind}")
+    other = compiled(KERAS[name](), seed=1)
+    load_checkpoint(other, path)
+    assert faults.equal(faults.state(other), faults.state(model))
+    with pytest.raises(ValueError, match="nothing was loaded"):
+        load_checkpoint(faults.built_model(), path)
+
+
+def test_adamw_loads_weights_without_a_state(tmp_path):
+    """Saved before the first step, and without an optimizer."""
+    new = compiled("adamw")
+    bare = make_model(6)
+    for i, model in enumerate([new, bare]):
+        path = written(model, tmp_path / f"{i}.keras")
+        other = compiled("adamw", seed=1)
+        load_checkpoint(other, path)
+        for one, two in zip(other.weights, model.weights, strict=True):
+            np.testing.assert_array_equal(
+                keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
+            )
 
 
 # -- Low-rank adapters -------------------------------------------------------
