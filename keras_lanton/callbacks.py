@@ -252,7 +252,9 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         if not isinstance(inner, LMOOptimizer) or inner.noise is None:
             raise ValueError(
                 "`NoiseMonitor` needs a model that is compiled with an "
-                "optimizer that measures noise, such as `Lanton()`. "
+                "optimizer that measures noise, such as `Lanton()`. A task "
+                "of KerasHub that `load_model` made has Adam: compile it with "
+                "`Lanton`, then `keras_lanton.load_checkpoint(model, path)`. "
                 f"Received: optimizer={shown(optimizer)}"
             )
         return inner
