@@ -520,6 +520,20 @@ def test_backup_and_restore(tmp_path):
 
 
 @logic
+def test_no_file_has_the_random_state_of_dropout(tmp_path):
+    """Where Keras changes this, docs/keras.md has to follow."""
+    model = keras.Sequential(
+        [keras.Input((4,)), layers.Dense(3), layers.Dropout(0.5)]
+    )
+    model.compile(optimizer=Lanton(), loss="mse")
+    model.save(tmp_path / "x.keras")
+    loaded = keras.models.load_model(tmp_path / "x.keras")
+    for one, two in zip(model.variables, loaded.variables, strict=True):
+        same = np.array_equal(*map(ops.convert_to_numpy, (one, two)))
+        assert same == ("seed_generator" not in one.path)
+
+
+@logic
 def test_orbax(tmp_path):
     """A run that died goes on from the last folder that Orbax wrote."""
     pytest.importorskip("orbax.checkpoint")

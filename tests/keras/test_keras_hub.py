@@ -1,0 +1,361 @@
+"""Runs of KerasHub's tasks stop and go on, as the documents say.
+
+Run as a script, `test_keras_hub.py WAY FOLDER` trains until a file of the
+folder says that it was killed before; without one it kills itself on the way.
+"""
+
+import copy
+import os
+import pathlib
+import pickle
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from helpers.models import to_arrays
+from helpers.optimizers import lanton
+from helpers.processes import environment
+from helpers.saves import OPTIONS
+from helpers.saves import assert_same
+from helpers.saves import state
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
+from helpers.tiers import logic
+from keras_lanton import load_checkpoint
+from keras_lanton.callbacks import NoiseMonitor
+
+hub = pytest.importorskip("keras_hub", exc_type=ImportError).models
+load = keras.models.load_model
+SIZES = {
+    "vocabulary_size": 16,
+    "num_layers": 1,
+    "num_heads": 2,
+    "hidden_dim": 8,
+    "intermediate_dim": 16,
+    "max_sequence_length": 6,
+    "dropout": 0.0,  # no file has its random state
+}
+EPOCHS, STEPS, BATCH = 3, 3, 4
+
+
+# -- Tasks -------------------------------------------------------------------
+def causal_lm(rank=None):
+    backbone = hub.GPT2Backbone(**SIZES)
+    if rank:
+        backbone.enable_lora(rank)
+    return hub.GPT2CausalLM(backbone=backbone, preprocessor=None)
+
+
+def classifier():
+    backbone = hub.BertBackbone(**SIZES)
+    return hub.BertTextClassifier(backbone, num_classes=16, dropout=0.0)
+
+
+def with_adapters():
+    return causal_lm(rank=2)
+
+
+def compiled(make=causal_lm, seed=0):
+    """A task with Lanton, and weights by the seed."""
+    keras.utils.set_random_seed(seed)
+    task = make()
+    task.compile(
+        optimizer=lanton(**OPTIONS),
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=[],
+        jit_compile=keras.backend.backend() == "jax",
+    )
+    return task
+
+
+def data(task, batches=STEPS):
+    x = np.random.default_rng(0).integers(0, 16, (batches * BATCH, 6))
+    inputs = {one.name: np.ones_like(x) for one in task.inputs}
+    inputs["token_ids"] = x
+    if "segment_ids" in inputs:
+        inputs["segment_ids"] = np.zeros_like(x)
+        return inputs, x[:, 0]
+    return inputs, np.roll(x, -1, axis=1)
+
+
+def fit(task, epochs=1, **kwargs):
+    x, y = data(task)
+    task.fit(
+        x,
+        y,
+        batch_size=BATCH,
+        epochs=epochs,
+        shuffle=False,
+        verbose=0,
+        **kwargs,
+    )
+    return task
+
+
+# -- Going on ----------------------------------------------------------------
+TASKS = {
+    "causal_lm": (causal_lm, ".keras"),
+    "weights": (causal_lm, ".weights.h5"),
+    "classifier": (classifier, ".keras"),
+}
+
+
+def write(task, path):
+    save = task.save if path.suffix == ".keras" else task.save_weights
+    save(path)
+    return path
+
+
+@pytest.mark.parametrize("name", keep(TASKS, ["causal_lm"]))
+def test_load_checkpoint_goes_on(name, tmp_path):
+    make, suffix = TASKS[name]
+    task = fit(compiled(make))
+    path = write(task, tmp_path / f"run{suffix}")
+    other = compiled(make, seed=1)
+    load_checkpoint(other, path)
+    assert_same(state(other), state(task))
+    assert_same(state(fit(other)), state(fit(task)))
+
+
+@logic
+def test_load_checkpoint_after_load_model(tmp_path):
+    task = fit(compiled())
+    task.save(tmp_path / "run.keras")
+    other = load(tmp_path / "run.keras")
+    other.compile(optimizer=lanton(**OPTIONS), loss=task.loss)
+    load_checkpoint(other, tmp_path / "run.keras")
+    assert_same(state(other), state(task))
+
+
+# -- What has no Lanton ------------------------------------------------------
+def from_preset(task, folder):
+    task.save_to_preset(str(folder))
+    return hub.CausalLM.from_preset(str(folder))
+
+
+def from_file(task, folder, **kwargs):
+    task.save(f"{folder}.keras")
+    return load(f"{folder}.keras", **kwargs)
+
+
+def from_orbax(task, folder):
+    pytest.importorskip("orbax.checkpoint")
+    saves = keras.callbacks.OrbaxCheckpoint(str(folder), save_freq=1)
+    fit(task, callbacks=[saves])
+    return load(str(folder))
+
+
+WITHOUT = {
+    "load_model": from_file,
+    "load_model, compile=False": lambda *a: from_file(*a, compile=False),
+    "from_preset": from_preset,
+    "deepcopy": lambda task, _: copy.deepcopy(task),
+    "pickle": lambda task, _: pickle.loads(pickle.dumps(task)),
+    "orbax": from_orbax,
+}
+
+
+@logic
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_gives_a_task_adam(name, tmp_path):
+    """Where Keras or KerasHub changes this, docs/keras.md has to follow."""
+    task = fit(compiled())
+    copied = WITHOUT[name](task, tmp_path / "task")
+    assert isinstance(copied.optimizer, keras.optimizers.Adam)
+    assert int(ops.convert_to_numpy(copied.optimizer.iterations)) == 0
+    for one, two in zip(
+        to_arrays(copied.weights), to_arrays(task.weights), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
+
+
+@logic
+def test_load_model_of_a_backbone_goes_on(tmp_path):
+    def train(model):
+        x, _ = data(model)
+        model.fit(x, np.ones((BATCH * STEPS, 6, 8)), verbose=0, shuffle=False)
+        return model
+
+    backbone = hub.GPT2Backbone(**SIZES)
+    backbone.compile(optimizer=lanton(**OPTIONS), loss="mse")
+    train(backbone).save(tmp_path / "run.keras")
+    loaded = load(tmp_path / "run.keras")
+    assert_same(state(train(loaded)), state(train(backbone)))
+
+
+@logic
+def test_a_task_that_is_not_compiled_is_refused(tmp_path):
+    fit(compiled()).save(tmp_path / "run.keras")
+    task = causal_lm()
+    before = to_arrays(task.variables)
+    with pytest.raises(ValueError, match="'lanton'.*KerasHub.*Adam"):
+        load_checkpoint(task, tmp_path / "run.keras")
+    for one, two in zip(before, to_arrays(task.variables), strict=True):
+        np.testing.assert_array_equal(one, two)
+    with pytest.raises(ValueError, match="KerasHub.*load_checkpoint"):
+        fit(task, callbacks=[NoiseMonitor()])
+
+
+@logic
+def test_backup_of_another_optimizer_starts_anew(tmp_path):
+    """Keras' warning is all that says so."""
+
+    def backup():
+        return keras.callbacks.BackupAndRestore(
+            tmp_path, delete_checkpoint=False
+        )
+
+    task = fit(compiled(), callbacks=[backup()])
+    other = causal_lm()
+    with pytest.warns(UserWarning, match="Skipping variable loading"):
+        fit(other, callbacks=[backup()])
+    assert int(ops.convert_to_numpy(other.optimizer.iterations)) == 0
+    for one, two in zip(
+        to_arrays(other.weights), to_arrays(task.weights), strict=True
+    ):
+        np.testing.assert_array_equal(one, two)
+
+
+# -- Low-rank adapters -------------------------------------------------------
+def is_adapter(path):
+    return "lora_kernel" in path
+
+
+@logic
+def test_what_a_file_has_of_adapters(tmp_path):
+    """The optimizer and the outputs, but no adapter."""
+    task = fit(compiled(with_adapters))
+    task.save(tmp_path / "run.keras")
+    x, _ = data(task)
+    other = compiled(with_adapters, seed=1)
+    with pytest.warns(UserWarning, match="never learn"):
+        load_checkpoint(other, tmp_path / "run.keras")
+    np.testing.assert_allclose(
+        other.predict(x, verbose=0), task.predict(x, verbose=0), atol=1e-6
+    )
+    for one, two in zip(
+        other.optimizer.variables, task.optimizer.variables, strict=True
+    ):
+        np.testing.assert_array_equal(*to_arrays([one, two]), one.path)
+    for one, two in zip(
+        other.trainable_variables, task.trainable_variables, strict=True
+    ):
+        wanted = 0 * two if is_adapter(one.path) else two
+        np.testing.assert_array_equal(
+            ops.convert_to_numpy(one), ops.convert_to_numpy(wanted), one.path
+        )
+    loaded = load(tmp_path / "run.keras")
+    assert not any(is_adapter(v.path) for v in loaded.variables)
+    assert len(loaded.trainable_variables) > len(task.trainable_variables)
+
+
+def write_numbers(task, path):
+    """As docs/guides/fine_tuning.md has it."""
+    numbers = [*task.variables, *task.optimizer.variables]
+    new = path.with_suffix(".new")
+    new.write_bytes(pickle.dumps([ops.convert_to_numpy(v) for v in numbers]))
+    os.replace(new, path)
+
+
+def read_numbers(task, path):
+    task.optimizer.build(task.trainable_variables)
+    numbers = [*task.variables, *task.optimizer.variables]
+    values = pickle.loads(path.read_bytes())
+    for variable, value in zip(numbers, values, strict=True):
+        variable.assign(value)
+
+
+@logic
+def test_numbers_of_adapters_go_on(tmp_path):
+    task = fit(compiled(with_adapters))
+    write_numbers(task, tmp_path / "numbers")
+    other = compiled(with_adapters, seed=1)
+    read_numbers(other, tmp_path / "numbers")
+    assert_same(state(fit(other)), state(fit(task)))
+
+
+# -- Kills -------------------------------------------------------------------
+def with_backup(task, folder):
+    saves = keras.callbacks.BackupAndRestore(folder / "backup")
+    fit(task, EPOCHS, callbacks=[saves, Dies(folder)])
+
+
+def with_checkpoints(task, folder):
+    found = sorted(folder.glob("*.keras"))
+    if found:
+        load_checkpoint(task, found[-1])
+    saves = keras.callbacks.ModelCheckpoint(folder / "{epoch:02d}.keras")
+    done = int(ops.convert_to_numpy(task.optimizer.iterations)) // STEPS
+    fit(task, EPOCHS, initial_epoch=done, callbacks=[saves, Dies(folder)])
+
+
+def with_numbers(task, folder):
+    path = folder / "numbers"
+    if path.exists():
+        read_numbers(task, path)
+    saves = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: write_numbers(task, path)
+    )
+    done = int(ops.convert_to_numpy(task.optimizer.iterations)) // STEPS
+    fit(task, EPOCHS, initial_epoch=done, callbacks=[saves, Dies(folder)])
+
+
+class Dies(keras.callbacks.Callback):
+    """Once, in the middle of the second epoch."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.mark = folder / "killed"
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+        if self.batches == STEPS + 2 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+WAYS = {
+    "backup": (with_backup, causal_lm),
+    "checkpoints": (with_checkpoints, causal_lm),
+    "numbers": (with_numbers, with_adapters),
+}
+
+
+def in_a_process(way, folder):
+    return subprocess.run(
+        [sys.executable, __file__, way, str(folder)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+
+
+@exhaustive
+@pytest.mark.parametrize("way", WAYS)
+def test_killed_run_goes_on(way, tmp_path):
+    """In a process of its own; what it is held against is undisturbed."""
+    wanted = state(fit(compiled(WAYS[way][1]), EPOCHS))
+    assert in_a_process(way, tmp_path).returncode == -signal.SIGKILL
+    assert not (tmp_path / "end.npz").exists()
+    again = in_a_process(way, tmp_path)
+    assert again.returncode == 0, again.stderr[-5000:]
+    with np.load(tmp_path / "end.npz") as found:
+        assert_same(dict(enumerate(found.values())), wanted)
+
+
+def main(way, folder):
+    run, make = WAYS[way]
+    killed = (folder / "killed").exists()
+    task = compiled(make, seed=1 if killed else 0)
+    run(task, folder)
+    np.savez(folder / "end.npz", *state(task).values())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], pathlib.Path(sys.argv[2]))
