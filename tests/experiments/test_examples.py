@@ -1,9 +1,16 @@
-"""The examples run, resume exactly, and stand on their own."""
+"""The examples run, resume exactly, and stand on their own.
+
+Run as a script, `test_examples.py NAME FOLDER` trains the small example until
+it kills itself in a save.
+"""
 
 import ast
 import importlib.util
 import json
+import os
 import pathlib
+import signal
+import subprocess
 import sys
 
 import keras
@@ -11,6 +18,8 @@ import numpy as np
 import pytest
 
 import keras_lanton
+from helpers.processes import environment
+from helpers.tiers import exhaustive
 from helpers.tiers import logic
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -67,34 +76,32 @@ def small():
     for name in ("tokenizers", "matplotlib", "tqdm"):
         pytest.importorskip(name, reason="the examples need it")
 
-    def load(name, patch):
-        module = load_example(name)
-        settings = {
-            "VOCABULARY": 300,
-            "CONTEXT": 16,
-            "BATCH_SIZE": 2,
-            "LAYERS": 1,
-            "HEADS": 1,
-            "WIDTH": 32,
-            "STEPS_PER_EPOCH": 5,
-        }
-        if name == "llama_pretraining":
-            settings["FEED_FORWARD"] = 48
-        for key, value in settings.items():
-            assert hasattr(module, key)
-            patch.setattr(module, key, value)
-        texts = words()
-        patch.setattr(
-            module, "read_standard_library", lambda: (texts[:3], texts[3:])
-        )
-        # 1024 blocks would take most of the time.
-        few = module.cut_blocks
-        patch.setattr(
-            module, "validation_blocks", lambda tokens: few(tokens, range(6))
-        )
-        return module
+    return lambda name, patch: cut_down(name, patch.setattr)
 
-    return load
+
+def cut_down(name, change=setattr):
+    """An example as a module, of seconds."""
+    module = load_example(name)
+    settings = {
+        "VOCABULARY": 300,
+        "CONTEXT": 16,
+        "BATCH_SIZE": 2,
+        "LAYERS": 1,
+        "HEADS": 1,
+        "WIDTH": 32,
+        "STEPS_PER_EPOCH": 5,
+    }
+    if name == "llama_pretraining":
+        settings["FEED_FORWARD"] = 48
+    for key, value in settings.items():
+        assert hasattr(module, key)
+        change(module, key, value)
+    texts = words()
+    change(module, "read_standard_library", lambda: (texts[:3], texts[3:]))
+    # 1024 blocks would take most of the time.
+    few = module.cut_blocks
+    change(module, "validation_blocks", lambda tokens: few(tokens, range(6)))
+    return module
 
 
 def test_language_example_runs(small, tmp_path, monkeypatch, capsys):
@@ -137,39 +144,61 @@ def interruptions():
     return KeyboardInterrupt, tf.errors.UnknownError
 
 
+def in_a_step(module, stop, change):
+    batches = module.training_batches
+
+    def deadly(tokens, first_step):
+        for i, batch in enumerate(batches(tokens, first_step)):
+            if i == 13:
+                stop()
+            yield batch
+
+    change(module, "training_batches", deadly)
+
+
+def in_a_save(module, stop, change):
+    replace, calls = module.os.replace, []
+
+    def deadly(old, new):
+        calls.extend([new] if "weights" in str(new) else [])
+        if len(calls) == 3:
+            stop()  # the losses are written already
+        replace(old, new)
+
+    change(module.os, "replace", deadly)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @logic
 @pytest.mark.parametrize("name", LANGUAGE)
-@pytest.mark.parametrize("kill", ["in a step", "in a save"])
+@pytest.mark.parametrize(
+    "stop",
+    [in_a_step, in_a_save, pytest.param("killed", marks=exhaustive)],
+    ids=["in a step", "in a save", "killed in a save"],
+)
 def test_resumed_example_equals_the_undisturbed(
-    small, tmp_path, monkeypatch, capsys, name, kill
+    small, tmp_path, monkeypatch, capsys, name, stop
 ):
     module = small(name, monkeypatch)
     monkeypatch.setattr(module, "print_sample", lambda *_: None)
     module.main(["--steps", "20", "--output", str(tmp_path / "whole")])
     command = ["--steps", "20", "--output", str(tmp_path / "resumed")]
-    with monkeypatch.context() as patch:
-        if kill == "in a step":
-            batches = module.training_batches
-
-            def deadly(tokens, first_step):
-                for i, batch in enumerate(batches(tokens, first_step)):
-                    if i == 13:
-                        raise KeyboardInterrupt
-                    yield batch
-
-            patch.setattr(module, "training_batches", deadly)
-        else:
-            replace, calls = module.os.replace, []
-
-            def deadly(old, new):
-                calls.extend([new] if "weights" in str(new) else [])
-                if len(calls) == 3:
-                    raise KeyboardInterrupt  # the losses are written already
-                replace(old, new)
-
-            patch.setattr(module.os, "replace", deadly)
-        with pytest.raises(interruptions()):
-            module.main(command)
+    if stop == "killed":
+        script = [sys.executable, __file__, name, command[-1]]
+        done = subprocess.run(script, env=environment())
+        assert done.returncode == -signal.SIGKILL
+    else:
+        with monkeypatch.context() as patch:
+            stop(module, interrupt, patch.setattr)
+            with pytest.raises(interruptions()):
+                module.main(command)
     capsys.readouterr()
     module.main([*command, "--resume"])
     assert "lanton, from step 10 of 20" in capsys.readouterr().out
@@ -304,3 +333,9 @@ def test_cnn_is_that_of_the_experiments():
             *map(keras.ops.convert_to_numpy, (one, two)), atol=1e-4
         )
     assert len(model.trainable_variables) == len(other.trainable_variables)
+
+
+if __name__ == "__main__":
+    EXAMPLE = cut_down(sys.argv[1])
+    in_a_save(EXAMPLE, kill, setattr)
+    EXAMPLE.main(["--steps", "20", "--output", sys.argv[2]])
