@@ -27,6 +27,7 @@ from keras_lanton.optimizers.state import Buffer
 from keras_lanton.optimizers.state import StateVariables
 from keras_lanton.optimizers.state import check_saved
 from keras_lanton.optimizers.state import find_misfit
+from keras_lanton.optimizers.state import is_of_new_optimizer
 from keras_lanton.optimizers.state import refuses_misfits
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
@@ -452,8 +453,9 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """Loads the state, all of it or nothing.
 
         A state of other variables or arguments is left out with a warning, as
-        Keras' optimizers do: the model's weights are loaded all the same. So
-        is that of an optimizer that was never built, which is a rate alone.
+        Keras' optimizers do: the model's weights are loaded all the same. The
+        rate of an optimizer that had not taken a step is left out too: it may
+        be another optimizer's, as in the weights of a model of KerasHub.
 
         Args:
             store: Mapping of positions ("0", "1", ...) to arrays.
@@ -463,11 +465,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 holds: the file is damaged. Within `load_checkpoint` also in
                 place of the warning.
         """
+        if is_of_new_optimizer(store):
+            if int(ops.convert_to_numpy(self.micro_steps)):
+                self._leave_out("it was saved before the first step.")
+            return
         if not self.built:
             super().load_own_variables(store)
-            return
-        if _is_new(store):
-            self._load_new_state(store)
             return
         misfit = find_misfit(self.variables, store)
         if misfit:
@@ -515,16 +518,6 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 "first",
                 stacklevel=3,
             )
-
-    def _load_new_state(self, store: Any) -> None:
-        """Loads what an optimizer saves before it is built: its rate."""
-        if int(ops.convert_to_numpy(self.micro_steps)):
-            self._leave_out("it was saved before the first step.")
-            return
-        rate = self.variables[1]
-        if rate.name == "learning_rate" and "1" in store:
-            check_saved(1, rate, store, self._state, self.nonfinite == "skip")
-            rate.assign(store["1"])
 
     @property
     def skipped_steps(self) -> int:
@@ -861,11 +854,6 @@ def _check_real(variables: Sequence[Any]) -> None:
                 "Variables must be real: the steps of matrices are those of "
                 f"real ones. Received: {variable_path(variable)!r} of {dtype}"
             )
-
-
-def _is_new(store: Any) -> bool:
-    """Returns whether a saved optimizer was not built: 0 steps, and a rate."""
-    return 0 < len(store.keys()) <= 2 and not np.any(store["0"])
 
 
 def _matching(

@@ -97,6 +97,15 @@ def refuses_misfits() -> bool:
     return _REFUSES.get()
 
 
+def is_of_new_optimizer(store: Any) -> bool:
+    """Returns whether a saved optimizer was not built: 0 steps, and a rate.
+
+    Args:
+        store: Mapping of positions ("0", "1", ...) to arrays.
+    """
+    return 0 < len(store.keys()) <= 2 and not np.any(store["0"])
+
+
 def find_misfit(variables: Sequence[Any], store: Any) -> str:
     """The reason why a saved state is not one of these variables; or "".
 
@@ -106,7 +115,7 @@ def find_misfit(variables: Sequence[Any], store: Any) -> str:
     """
     if not store.keys():
         return "the file has none."
-    cause = "it is of other variables or of other optimizer arguments."
+    cause = "it is of other variables, arguments or of another optimizer."
     if len(store.keys()) != len(variables):
         return (
             f"{cause} Received: {len(store.keys())} arrays for "

@@ -22,14 +22,12 @@ from keras_lanton import load_checkpoint
 load = keras.models.load_model
 
 
-def make(optimizer=Lanton, **kwargs):
+def make(optimizer=Lanton):
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
         [keras.Input((8,)), keras.layers.Dense(8), keras.layers.Dense(1)]
     )
-    model.compile(
-        optimizer=optimizer(1e-2), loss="mse", jit_compile=False, **kwargs
-    )
+    model.compile(optimizer=optimizer(1e-2), loss="mse", jit_compile=False)
     return model
 
 
@@ -189,6 +187,20 @@ def test_load_checkpoint_is_strict(change, tmp_path):
         load_checkpoint(model, tmp_path / "x.keras")
     assert "weights are loaded" not in str(error.value)
     np.testing.assert_array_equal(outputs(model), before)
+
+
+@pytest.mark.parametrize("built", keep([False, True], [False]))
+def test_the_rate_of_another_optimizer_is_not_loaded(built, tmp_path):
+    """Models of KerasHub have Adam's rate in their weights, of 2e-5."""
+    other = make(keras.optimizers.Adam)
+    other.save_weights(tmp_path / "x.weights.h5")
+    model = make()
+    if built:
+        model.optimizer.build(model.trainable_variables)
+    model.load_weights(tmp_path / "x.weights.h5")
+    np.testing.assert_array_equal(outputs(model), outputs(other))
+    load_checkpoint(model, tmp_path / "x.weights.h5")
+    assert float(model.optimizer.learning_rate) == pytest.approx(1e-2)
 
 
 # -- Optimizers from the config of a trained one -----------------------------
