@@ -227,7 +227,7 @@ def state_bytes(
         for one in made if isinstance(made, list) else [made]:
             found += _bytes(one)
     for name in optimizer.slot_dtypes:
-        for i in layout.with_roles(optimizer.slot_roles.get(name)):
+        for i in layout.whole_with_roles(optimizer.slot_roles.get(name)):
             kind = optimizer.slot_dtype(name, specs[i]) or dtype
             found += _bytes(Buffer(specs[i].shape, kind))
     # last_step, skipped_steps

@@ -206,8 +206,16 @@ class Scion(LMOOptimizer):
         ):
             if spec.role == "vector":
                 continue
-            unit = self._drawn(spec, random) * self.scale_of(spec)
-            whole = from_matrices(ops.convert_to_tensor(unit), spec.view)
+            pieces = [
+                from_matrices(
+                    ops.convert_to_tensor(
+                        self._drawn(piece, random) * self.scale_of(piece)
+                    ),
+                    piece.view,
+                )
+                for piece in spec.pieces
+            ]
+            whole = ops.concatenate(pieces, axis=spec.cut_axis or 0)
             variable.assign(ops.cast(whole, variable.dtype))
 
     def _drawn(

@@ -55,12 +55,15 @@ def report_noise(
         )
     )
     report: dict[str, dict[str, np.ndarray]] = {}
-    for i, spec in enumerate(layout.specs):
-        here = layout.variable_of_matrix == i
+    rates = eta * np.array(layout.rate_multipliers)[layout.variable_of_matrix]
+    start = 0
+    for i, spec in enumerate(layout.updated_specs):
+        here = slice(start, start + spec.batch)
+        start += spec.batch
         path = f"{spec.path}:{i}" if spec.path in report else spec.path
         report[path] = {
             "noise": noise[here],
             "ratio": ratio[here],
-            "learning_rate": eta * layout.rate_multipliers[i] * ratio[here],
+            "learning_rate": (rates * ratio)[here].astype("float32"),
         }
     return report

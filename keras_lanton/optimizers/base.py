@@ -143,21 +143,44 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         variables: Any,
         input_axes: int | Sequence[int] | None = None,
         output_axes: int | Sequence[int] | None = None,
+        *,
+        input_parts: int | Sequence[int] | None = None,
+        output_parts: int | Sequence[int] | None = None,
     ) -> None:
         """Sets the role of variables by hand, before the first step.
 
         Args:
             role: `"hidden"`, `"embedding"` or `"vector"`.
-            variables: A variable or a sequence of variables.
+            variables: A variable or a sequence of variables; or a regular
+                expression on their paths, which must match one at least.
             input_axes: Axes contracted with the layer's input. Axes in
                 neither tuple number the matrices of a stack.
             output_axes: Axes of the layer's output.
+            input_parts: Number of equal parts of the last input axis, or
+                their sizes. Each part is a matrix of its own.
+            output_parts: The same of the last output axis: queries, keys and
+                values in one kernel, or gate and up.
 
         Raises:
             ValueError: For an unknown role, axes that overlap or do not
-                exist, a variable set twice, or a built optimizer.
+                exist, parts that do not make up their axis, a variable set
+                twice, or a built optimizer. When it is built, for an
+                expression that matches no variable.
+
+        Examples:
+            >>> lanton = Lanton()
+            >>> lanton.assign_role("hidden", "qkv/kernel", output_parts=3)
         """
         self._check_not_built("assign_role")
+        options = {
+            "input_axes": input_axes,
+            "output_axes": output_axes,
+            "input_parts": input_parts,
+            "output_parts": output_parts,
+        }
+        if isinstance(variables, str):
+            self._sources.assign_pattern(variables, role, options)
+            return
         if not isinstance(variables, (list, tuple)):
             variables = [variables]
         if not variables:
@@ -179,7 +202,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                     f"Received: variables with {path!r} again"
                 )
             made[key] = assigned_spec(
-                path, tuple(variable.shape), role, input_axes, output_axes
+                path, tuple(variable.shape), role, **options
             )
         self._sources.assign(made)
 
@@ -226,7 +249,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         Raises:
             ValueError: Before the optimizer is built.
         """
-        return self._layout.specs if self.layers else ()
+        return self._layout.updated_specs if self.layers else ()
 
     def summary(self, print_fn: Callable[[str], None] | None = None) -> None:
         """Prints the role and the matrices of every variable as a table.
@@ -398,9 +421,9 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """One variable per updated one, laid out as that is."""
         layout = self._layout
         made: list[Any] = []
-        for i in layout.with_roles(self.slot_roles.get(name)):
+        for i in layout.whole_with_roles(self.slot_roles.get(name)):
             variable = variables[layout.updated[i]]
-            dtype = self.slot_dtype(name, layout.specs[i])
+            dtype = self.slot_dtype(name, layout.updated_specs[i])
             made += (
                 self.add_optimizer_variables([variable], name)
                 if dtype is None
@@ -694,17 +717,19 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         if not self._layout.updated:
             return
         with backend.no_grad():
-            X = backend.as_tensors(self._updated_variables())
-            G = self._align(gradients, variables, X)
-            state = self._state.read()
+            whole_X = backend.as_tensors(self._updated_variables())
+            whole_state = self._state.read()
+            X = self._layout.split(whole_X)
+            G = self._layout.split(self._align(gradients, variables, whole_X))
             skipped = ops.convert_to_tensor(self._state.skipped_steps)
             t = ops.cast(self.iterations, "int32") - skipped + 1
             eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
 
             size, last_step, eta, t = backend.to_host(
-                self._largest_entries(G), state["last_step"], eta, t
+                self._largest_entries(G), whole_state["last_step"], eta, t
             )
-            state = {**state, "last_step": last_step}
+            whole_state["last_step"] = last_step
+            state = self._split(whole_state)
             with backend.on_host():
                 finite = ops.all(ops.isfinite(size))
             active = size != 0
@@ -722,7 +747,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 X_new, new_state = backend.replace_if(runs, step, X, state)
             if masks:
                 _keep_arrays_unless(finite, new_state, state)
-            self._assign_all(X, X_new, state, new_state)
+            self._assign_all(
+                whole_X,
+                self._layout.join(X_new, X, whole_X),
+                whole_state,
+                self._join(new_state, state, whole_state),
+            )
             if self.nonfinite == "skip":
                 self.assign(
                     self._state.skipped_steps,
@@ -753,6 +783,32 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 ]
             )
         )
+
+    def _split(self, state: State) -> State:
+        """The state as `step_` sees it: variables that are cut, in pieces."""
+        return {
+            name: self._layout.split(held, self.slot_roles.get(name))
+            if name in self.slot_dtypes
+            else held
+            for name, held in state.items()
+        }
+
+    def _join(self, new: State, old: State, whole: State) -> State:
+        """Inverse of `_split`, of a new state.
+
+        Args:
+            new: From `step_`.
+            old: The state that it was given.
+            whole: What that was split from.
+        """
+        return {
+            name: self._layout.join(
+                held, old[name], whole[name], self.slot_roles.get(name)
+            )
+            if name in self.slot_dtypes
+            else held
+            for name, held in new.items()
+        }
 
     def _largest_entries(self, G: Sequence[Tensor]) -> Tensor:
         """The largest magnitude in each matrix, `(matrices,)` float32."""

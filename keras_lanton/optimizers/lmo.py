@@ -6,6 +6,7 @@ roles, how the momentum starts, and the direction.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -224,9 +225,8 @@ class LMOOptimizer(LayerwiseOptimizer):
         devices = backend.devices(variables, self.newton_schulz.shard)
         self._direction = self.make_direction(layout)
         shapes = [spec.shape for spec in layout.specs]
-        self._momentum = Momentum(
-            blocks=tuple(map(self._momentum_block, layout.specs))
-        )
+        blocks = map(self._momentum_blocks, layout.updated_specs)
+        self._momentum = Momentum(blocks=tuple(itertools.chain(*blocks)))
         self._check_rounding(variables)
         self._work = plan_work(
             layout,
@@ -266,13 +266,15 @@ class LMOOptimizer(LayerwiseOptimizer):
         dtype = super().slot_dtype(name, spec)
         if name != "momentum" or dtype != "int8":
             return dtype
-        return dtype if self._momentum_block(spec) else None
+        return dtype if all(self._momentum_blocks(spec)) else None
 
-    def _momentum_block(self, spec: VariableSpec) -> int | None:
-        """The block length of a variable's momentum in int8, or None."""
+    def _momentum_blocks(self, spec: VariableSpec) -> list[int | None]:
+        """Block lengths of the momentum in int8, or None, of each piece."""
+        found: list[int | None] = [None] * len(spec.pieces)
         if self.momentum_dtype != "int8" or spec.role in self.adamw_roles:
-            return None
-        return block_length(spec.view)
+            return found
+        lengths = [block_length(piece.view) for piece in spec.pieces]
+        return lengths if all(lengths) else found
 
     def _check_rounding(self, variables: Sequence[Any]) -> None:
         """ValueError where stochastic rounding would do nothing."""
@@ -567,7 +569,7 @@ class LMOOptimizer(LayerwiseOptimizer):
     # Reports.
 
     def describe_step(self, spec: VariableSpec) -> str:
-        """The RMS of an update at learning rate 1, or "AdamW".
+        """The RMS of an update at learning rate 1, of each piece, or "AdamW".
 
         Args:
             spec: One of `layers`.
@@ -577,8 +579,11 @@ class LMOOptimizer(LayerwiseOptimizer):
             return "AdamW"
         if not math.prod(spec.shape):
             return ""
-        rms = norm.lmo_rms(spec.d_in, spec.d_out)
-        return f"{self.scale_of(spec) * rms:.3g}"
+        sizes = {
+            self.scale_of(piece) * norm.lmo_rms(piece.d_in, piece.d_out)
+            for piece in spec.pieces
+        }
+        return ", ".join(f"{size:.3g}" for size in sorted(sizes))
 
     def noise_snapshot(self) -> NoiseSnapshot:
         """A copy of the measured noise, for a later `noise_report`.

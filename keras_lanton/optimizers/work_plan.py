@@ -110,9 +110,16 @@ def plan_work(
         if noise
         else ()
     )
-    places = (
-        backend.layouts(variables) if devices else [None] * len(layout.specs)
-    )
+    places = [None] * len(layout.specs)
+    if devices:
+        # A piece of a variable that is split over devices lies anywhere.
+        found = backend.layouts(variables)
+        cuts = [spec.pieces for spec in layout.updated_specs]
+        places = [
+            place if len(cut) == 1 else None
+            for place, cut in zip(found, cuts, strict=True)
+            for _ in cut
+        ]
     pieces = _cut_stacks(layout, stacks, max_bytes, devices)
     measurements = plan_measurements(layout, groups)
     return WorkPlan(

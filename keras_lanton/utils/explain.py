@@ -32,7 +32,13 @@ from keras_lanton.variables.spec import variable_path
 
 backend = backends.load()
 
-FUSED = re.compile(r"qkv|c_attn|in_proj|query_key_value", re.IGNORECASE)
+QKV = "queries, keys and values"
+# What a fused kernel holds, its names, and how many parts it usually has.
+FUSED = {
+    QKV: (re.compile(r"(?i)qkv|c_attn|in_proj|query_key_value"), 3),
+    "keys and values": (re.compile(r"(?i)(^|[/_])(kv|key_value)([/_]|$)"), 2),
+    "gate and up": (re.compile(r"(?i)gate_?(and_?)?up|w13"), 2),
+}
 ATTENTION = re.compile(r"attention|attn|/mha", re.IGNORECASE)
 MANY_OUTPUTS = 8192
 USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
@@ -194,7 +200,8 @@ def _role(
     text = f"{role}: {len(specs)} variables ({kinds}), {_size(specs):,} weights"
     if matrices > len(specs):
         text += f" in {matrices} matrices"
-    steps = sorted({optimizer.describe_step(spec) for spec in specs})
+    pieces = [piece for spec in specs for piece in spec.pieces]
+    steps = sorted({optimizer.describe_step(piece) for piece in pieces})
     if steps == [""]:
         return f"{text}."
     if steps == ["AdamW"]:
@@ -283,13 +290,7 @@ def _suspicions(
                 "its layer, `assign_role` sets it."
             )
     yield from _heads(specs)
-    for spec in specs:
-        if spec.role == "hidden" and _fused(spec):
-            yield (
-                f"{spec.path} {spec.shape} seems to hold queries, keys and "
-                "values: they are orthogonalized, and slowed down, as one "
-                "matrix. Three kernels would be three matrices."
-            )
+    yield from _fused_kernels(specs)
     if isinstance(optimizer, Lanton):
         yield from _rates(rate, adamw)
         yield from _fine_tuning(specs, optimizer, rate, adamw)
@@ -342,11 +343,42 @@ def _heads(specs: Sequence[VariableSpec]) -> Iterator[str]:
         )
 
 
-def _fused(spec: VariableSpec) -> bool:
-    if spec.batch > 1 or not spec.d_out > spec.d_in:
-        return False
-    wide = spec.d_out == 3 * spec.d_in and ATTENTION.search(spec.path)
-    return bool(wide or FUSED.search(spec.path))
+def _fused_kernels(specs: Sequence[VariableSpec]) -> Iterator[str]:
+    """Kernels that hold several projections as one matrix."""
+    found: dict[tuple[str, str], list[VariableSpec]] = {}
+    for spec in specs:
+        held = _held(spec)
+        if held is not None:
+            pattern = re.sub(r"\d+", r"\\d+", spec.path)
+            found.setdefault((held, pattern), []).append(spec)
+    for (held, pattern), alike in found.items():
+        spec, parts = alike[0], FUSED[held][1]
+        like_it = f" and {len(alike) - 1} like it" if len(alike) > 1 else ""
+        sizes = parts if spec.d_out % parts == 0 else "(their sizes)"
+        yield (
+            f"{spec.path} {spec.shape}{like_it} seems to hold {held}: they "
+            "are orthogonalized, and slowed down, as one matrix. If they lie "
+            f'one after the other: `optimizer.assign_role("hidden", '
+            f'r"{pattern}", {_axes(spec)}output_parts={sizes})`.'
+        )
+
+
+def _held(spec: VariableSpec) -> str | None:
+    """The projections that a kernel holds as one matrix, by its name."""
+    cut = spec.cut_axis is not None or spec.view.output_blocks > 1
+    if spec.role != "hidden" or cut or not spec.d_out > spec.d_in:
+        return None
+    if spec.d_out == 3 * spec.d_in and ATTENTION.search(spec.path):
+        return QKV
+    names = ((held, name) for held, (name, _) in FUSED.items())
+    return next((held for held, name in names if name.search(spec.path)), None)
+
+
+def _axes(spec: VariableSpec) -> str:
+    """The arguments that keep the view of a kernel, where they are needed."""
+    if spec.output_axes == (len(spec.shape) - 1,) and not spec.batch_axes:
+        return ""
+    return f"input_axes={spec.input_axes}, output_axes={spec.output_axes}, "
 
 
 def _rates(rate: float, adamw: float | None) -> Iterator[str]:

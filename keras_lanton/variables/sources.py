@@ -1,5 +1,6 @@
 """The sources of specs: set by hand, read from the model, saved, inferred."""
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from keras_lanton.validation import shown
 from keras_lanton.variables.from_layers import read_model
 from keras_lanton.variables.from_paths import infer_roles
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.variables.spec import check_role
 from keras_lanton.variables.spec import spec_from_config
 from keras_lanton.variables.spec import spec_to_config
 from keras_lanton.variables.spec import variable_path
@@ -30,7 +33,7 @@ class SpecSources:
     """
 
     def __init__(self, records: Sequence[Mapping[str, Any]] | None) -> None:
-        self.saved = _read_records(records)
+        self.saved, self.patterns = _read_records(records)
         self.assigned: dict[Any, VariableSpec] = {}
         self.read: dict[Any, VariableSpec] = {}
 
@@ -61,6 +64,21 @@ class SpecSources:
                 )
         self.assigned.update(specs)
 
+    def assign_pattern(
+        self, pattern: str, role: str, options: Mapping[str, Any]
+    ) -> None:
+        """Keeps a role for all variables whose path a pattern matches.
+
+        Args:
+            pattern: A regular expression.
+            role: The role.
+            options: Further arguments of `assigned_spec`.
+
+        Raises:
+            ValueError: For a wrong expression or role.
+        """
+        self.patterns.append(PathPattern(pattern, role, dict(options)))
+
     def decide(
         self, keys: Sequence[Any], variables: Sequence[Variable]
     ) -> tuple[VariableSpec, ...]:
@@ -74,9 +92,13 @@ class SpecSources:
             ValueError: If roles were assigned to other variables than these.
         """
         self._check_assigned(keys, variables)
+        matching = self._assigned_by_pattern(keys, variables)
         saved, left = _match(self.saved, variables)
         given = [
-            self.assigned.get(key) or self.read.get(key) or saved.get(i)
+            self.assigned.get(key)
+            or matching.get(i)
+            or self.read.get(key)
+            or saved.get(i)
             for i, key in enumerate(keys)
         ]
         if None not in given:
@@ -104,6 +126,32 @@ class SpecSources:
                 f"Received: {unknown}"
             )
 
+    def _assigned_by_pattern(
+        self, keys: Sequence[Any], variables: Sequence[Variable]
+    ) -> dict[int, VariableSpec]:
+        """The specs that patterns give, by the variables' positions."""
+        paths = [variable_path(variable) for variable in variables]
+        found: dict[int, VariableSpec] = {}
+        for one in self.patterns:
+            matching = [i for i, p in enumerate(paths) if one.matches(p)]
+            if not matching:
+                raise ValueError(
+                    "`assign_role` was called with an expression that matches "
+                    f"no variable path. Allowed: {paths}. "
+                    f"Received: {one.pattern!r}"
+                )
+            for i in matching:
+                if i in found or keys[i] in self.assigned:
+                    raise ValueError(
+                        "`assign_role` takes each variable once. Received: "
+                        f"{one.pattern!r}, which matches {paths[i]!r} again"
+                    )
+                shape = tuple(variables[i].shape)
+                found[i] = assigned_spec(
+                    paths[i], shape, one.role, **one.options
+                )
+        return found
+
     def to_config(
         self, decided: Sequence[VariableSpec]
     ) -> list[dict[str, Any]] | None:
@@ -121,13 +169,56 @@ class SpecSources:
                     saved.remove(old)
                     break
         known = list(decided) or given + saved
-        return [spec_to_config(spec) for spec in known] or None
+        made = [spec_to_config(spec) for spec in known]
+        if not decided:
+            made += [dataclasses.asdict(one) for one in self.patterns]
+        return made or None
 
 
-def _read_records(records: Any) -> list[VariableSpec]:
-    """The specs of a config's `roles`; ValueError for anything else."""
+@dataclasses.dataclass(frozen=True)
+class PathPattern:
+    """A role for all variables whose path a pattern matches.
+
+    Args:
+        pattern: A regular expression on paths.
+        role: The role.
+        options: Further arguments of `assigned_spec`, as JSON has them.
+
+    Raises:
+        ValueError: For a wrong expression or role.
+    """
+
+    pattern: str
+    role: str
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        check_role(self.role)
+        try:
+            re.compile(self.pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ValueError(
+                "`variables` must be variables or a regular expression on "
+                f"their paths: {error}. Received: {self.pattern!r}"
+            ) from error
+
+    def matches(self, path: str) -> bool:
+        """Returns whether it matches a path, or a part of it."""
+        return re.search(self.pattern, path) is not None
+
+
+def _read_records(
+    records: Any,
+) -> tuple[list[VariableSpec], list[PathPattern]]:
+    """The specs and patterns of a config's `roles`, or a ValueError."""
+    specs, patterns = [], []
     try:
-        return [spec_from_config(record) for record in records or ()]
+        for record in records or ():
+            if "pattern" in record:
+                patterns.append(PathPattern(**record))
+            else:
+                specs.append(spec_from_config(record))
+        return specs, patterns
     except Exception as error:
         raise ValueError(
             "`roles` must be None or the records of a config. "

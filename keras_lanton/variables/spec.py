@@ -1,6 +1,7 @@
 """The spec of one variable: its path, its role and its matrix view."""
 
 import dataclasses
+import functools
 import numbers
 import re
 from collections.abc import Iterable
@@ -22,12 +23,44 @@ class VariableSpec:
         role: `"hidden"`, `"embedding"` or `"vector"`.
         view: How the tensor is a stack of matrices.
         guessed: Whether nothing explains the role and the view.
+        cut_axis: Axis along which the tensor is cut into pieces; None for one
+            piece.
+        cut_sizes: Their sizes along that axis.
     """
 
     path: str
     role: str
     view: MatrixView
     guessed: bool = dataclasses.field(default=False, compare=False)
+    cut_axis: int | None = None
+    cut_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        axis = self.cut_axis
+        if axis is not None and sum(self.cut_sizes) != self.shape[axis]:
+            raise ValueError(
+                f"`cut_sizes` must sum to axis {axis} of {self.shape}. "
+                f"Received: cut_sizes={self.cut_sizes}"
+            )
+
+    @functools.cached_property
+    def pieces(self) -> tuple["VariableSpec", ...]:
+        """A spec for each piece of the tensor, in order; most have one."""
+        axis = self.cut_axis
+        if axis is None:
+            return (self,)
+        shapes = [
+            (*self.shape[:axis], size, *self.shape[axis + 1 :])
+            for size in self.cut_sizes
+        ]
+        return tuple(
+            VariableSpec(
+                path=f"{self.path}[{i}]",
+                role=self.role,
+                view=dataclasses.replace(self.view, shape=shape),
+            )
+            for i, shape in enumerate(shapes)
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,7 +100,7 @@ class VariableSpec:
     @property
     def batch(self) -> int:
         """Number of matrices."""
-        return self.view.batch
+        return sum(piece.view.batch for piece in self.pieces)
 
 
 def variable_path(variable: Variable) -> str:
@@ -162,6 +195,9 @@ def assigned_spec(
     role: str,
     input_axes: int | Sequence[int] | None = None,
     output_axes: int | Sequence[int] | None = None,
+    *,
+    input_parts: int | Sequence[int] | None = None,
+    output_parts: int | Sequence[int] | None = None,
 ) -> VariableSpec:
     """The spec of a variable whose role is set by hand.
 
@@ -178,13 +214,25 @@ def assigned_spec(
         input_axes: Axes contracted with the layer's input. An integer or a
             sequence, negative numbers counting from the end.
         output_axes: Axes of the layer's output, likewise.
+        input_parts: Number of equal parts of the last input axis, or their
+            sizes. Each is a matrix of its own. The role must be `"hidden"`.
+        output_parts: The same of the last output axis.
 
     Raises:
         ValueError: If the role is unknown, an axis is out of range or named
-            twice, a vector is given axes, or a matrix has rank below 2.
+            twice, a vector is given axes, a matrix has rank below 2, or the
+            parts do not make up their axis.
     """
     check_role(role)
     shape = tuple(int(size) for size in shape)
+    given = {"input_parts": input_parts, "output_parts": output_parts}
+    parts = {name: part for name, part in given.items() if part is not None}
+    if len(parts) > 1 or (parts and role != "hidden"):
+        raise ValueError(
+            "One of `input_parts` and `output_parts` may be given, for the "
+            f"role 'hidden' (variable {path}). Received: {role=}, "
+            f"{input_parts=}, {output_parts=}"
+        )
     if role == "vector":
         if input_axes is not None or output_axes is not None:
             raise ValueError(
@@ -206,9 +254,41 @@ def assigned_spec(
             f"{path}). Received: {input_axes=}, {output_axes=}"
         )
     batch = _other_axes(len(shape), inputs + outputs)
-    return make_spec(
+    spec = make_spec(
         path, shape, role, inputs=inputs, outputs=outputs, batch=batch
     )
+    for name, part in parts.items():
+        axes = inputs if name == "input_parts" else outputs
+        spec = _with_parts(spec, name, part, axes[-1])
+    return spec
+
+
+def _with_parts(
+    spec: VariableSpec, name: str, parts: Any, axis: int
+) -> VariableSpec:
+    """The spec of the same tensor, cut along an axis."""
+    whole = spec.shape[axis]
+    sizes: Any = parts
+    if _is_integer(parts) and parts > 0:
+        sizes = (whole // parts,) * int(parts)
+    good = isinstance(sizes, (list, tuple)) and all(
+        _is_integer(size) and size > 0 for size in sizes
+    )
+    if not good or len(sizes) < 2 or sum(sizes) != whole:
+        raise ValueError(
+            f"`{name}` must be the number of equal parts of axis {axis} of "
+            f"the shape {spec.shape} (variable {spec.path}), at least 2, or "
+            f"sizes that sum to {whole}. Received: {name}={parts}"
+        )
+    if name == "output_parts" and len(set(sizes)) == 1:
+        view = dataclasses.replace(spec.view, output_blocks=len(sizes))
+        return dataclasses.replace(spec, view=view)
+    sizes = tuple(int(size) for size in sizes)
+    return dataclasses.replace(spec, cut_axis=axis, cut_sizes=sizes)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def check_role(role: str) -> None:
@@ -271,8 +351,8 @@ def spec_to_config(spec: VariableSpec) -> dict[str, Any]:
         spec: The spec.
 
     Returns:
-        Path, role and the view's fields, tuples as lists; `guessed` where it
-        is so.
+        Path, role and the view's fields, tuples as lists; `guessed` and where
+        the tensor is cut, if it is so.
     """
     view = {
         field.name: getattr(spec.view, field.name)
@@ -283,7 +363,11 @@ def spec_to_config(spec: VariableSpec) -> dict[str, Any]:
         "role": spec.role,
         **{k: list(v) if isinstance(v, tuple) else v for k, v in view.items()},
     }
-    return {**config, "guessed": True} if spec.guessed else config
+    if spec.guessed:
+        config["guessed"] = True
+    if spec.cut_axis is not None:
+        config |= {"cut_axis": spec.cut_axis, "cut_sizes": [*spec.cut_sizes]}
+    return config
 
 
 def spec_from_config(config: Mapping[str, Any]) -> VariableSpec:
@@ -300,8 +384,7 @@ def spec_from_config(config: Mapping[str, Any]) -> VariableSpec:
         for key, value in config.items()
     }
     path, role = fields.pop("path"), fields.pop("role")
-    guessed = fields.pop("guessed", False)
+    names = ("guessed", "cut_axis", "cut_sizes")
+    own = {name: fields.pop(name) for name in names if name in fields}
     check_role(role)
-    return VariableSpec(
-        path=path, role=role, view=MatrixView(**fields), guessed=guessed
-    )
+    return VariableSpec(path=path, role=role, view=MatrixView(**fields), **own)

@@ -70,17 +70,21 @@ def _table(
         table.add_column("Update RMS / rate", justify="right")
     table.add_column("Param #", justify="right")
     for i, spec in enumerate(specs):
-        matrices = f"{spec.batch} x " if spec.batch > 1 else ""
         cells = (
             _wrapped(spec.path),
             str(spec.shape),
             spec.role + (" (guess)" if spec.guessed else ""),
-            f"{matrices}({spec.d_in} x {spec.d_out})",
+            ", ".join(map(_matrices, spec.pieces)),
             *steps[i : i + 1],
             f"{math.prod(spec.shape):,}",
         )
         table.add_row(*(rich.text.Text(cell) for cell in cells))
     return table
+
+
+def _matrices(spec: VariableSpec) -> str:
+    count = f"{spec.batch} x " if spec.batch > 1 else ""
+    return f"{count}({spec.d_in} x {spec.d_out})"
 
 
 def _wrapped(path: str, width: int = 32) -> str:

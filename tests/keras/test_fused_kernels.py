@@ -1,0 +1,270 @@
+"""Kernels that hold several projections, cut into their parts.
+
+Each part is updated as a variable of its own.
+"""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.tiers import keep
+from helpers.tiers import logic
+from helpers.variables import Steps
+from helpers.variables import to_arrays
+from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
+from keras_lanton import baselines
+from keras_lanton import explain
+
+WIDTH = 12
+MAKERS = {
+    "lanton": lambda: Lanton(5e-3, noise=NoiseAdaptiveRate(interval=2)),
+    "paper": lambda: Lanton.paper(5e-3),
+    "without_noise": lambda: Lanton(5e-3, noise=None),
+    **{name: getattr(baselines, name) for name in baselines.__all__},
+}
+# Their norms are those of whole variables; equal outputs stay one.
+OF_WHOLE_VARIABLES = ("Lamb", "Mars")
+# Sizes of the parts, the axis, and the argument.
+CUTS = {
+    "unequal_outputs": ((12, 6, 6), 1, {"output_parts": (12, 6, 6)}),
+    "equal_outputs": ((8, 8, 8), 1, {"output_parts": 3}),
+    "unequal_inputs": ((16, 8), 0, {"input_parts": (16, 8)}),
+    "equal_inputs": ((6, 6), 0, {"input_parts": 2}),
+}
+
+
+def variable(name, value, dtype="float32"):
+    with keras.name_scope(name):
+        return keras.Variable(
+            value.astype("float32"), dtype=dtype, name="kernel"
+        )
+
+
+def numbers(shape, seed):
+    return 0.1 * np.random.default_rng(seed).normal(size=shape)
+
+
+def shape_of(cut):
+    sizes, axis, _ = CUTS[cut]
+    return (WIDTH, sum(sizes)) if axis == 1 else (sum(sizes), WIDTH)
+
+
+def pieces(array, cut):
+    sizes, axis, _ = CUTS[cut]
+    return np.split(array, np.cumsum(sizes)[:-1], axis=axis)
+
+
+def run(optimizer, variables, gradients):
+    optimizer.build(variables)
+    step = Steps(optimizer, variables)
+    for one in gradients:
+        step([g.astype("float32") for g in one])
+    return to_arrays(variables)
+
+
+def gradients(shape, steps=7):
+    for seed in range(steps):
+        yield numbers(shape, 10 + seed), numbers(5, 90 + seed)
+
+
+@pytest.mark.parametrize("cut", keep(CUTS, ["unequal_outputs"]))
+@pytest.mark.parametrize("name", keep(MAKERS, ["lanton"]))
+def test_as_variables_of_their_own(name, cut):
+    shape, (sizes, axis, parts) = shape_of(cut), CUTS[cut]
+    fused, bias = variable("qkv", numbers(shape, 0)), variable("b", np.ones(5))
+    one = MAKERS[name]()
+    one.assign_role("hidden", "qkv", **parts)
+    found = run(one, [fused, bias], gradients(shape))
+    apart = [
+        variable(f"qkv_{i}", x)
+        for i, x in enumerate(pieces(numbers(shape, 0), cut))
+    ]
+    two = MAKERS[name]()
+    wanted = run(
+        two,
+        [*apart, variable("b", np.ones(5))],
+        ([*pieces(G, cut), g] for G, g in gradients(shape)),
+    )
+    assert np.abs(found[0] - numbers(shape, 0)).max() > 1e-4
+    if cut == "equal_outputs" and name in OF_WHOLE_VARIABLES:
+        return
+    np.testing.assert_allclose(
+        found[0], np.concatenate(wanted[:-1], axis=axis), rtol=1e-6, atol=1e-7
+    )
+    np.testing.assert_allclose(found[1], wanted[-1], rtol=1e-6)
+    assert one.layers[0].batch == len(sizes)
+    if getattr(one, "noise", None) is None:
+        return
+    found, wanted = (list(x.noise_report().values()) for x in (one, two))
+    for key in ("noise", "ratio", "learning_rate"):
+        parts = [row[key] for row in wanted[: len(sizes)]]
+        np.testing.assert_allclose(
+            found[0][key], np.concatenate(parts), rtol=1e-5
+        )
+
+
+def make_model():
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((8,)),
+            keras.layers.Dense(16, name="qkv"),
+            keras.layers.Dense(3),
+        ]
+    )
+    optimizer = Lanton(5e-3)
+    optimizer.assign_role("hidden", "qkv/kernel", output_parts=(8, 4, 4))
+    model.compile(optimizer=optimizer, loss="mse", jit_compile=False)
+    return model
+
+
+def train(model, epochs):
+    x = np.random.default_rng(0).normal(size=(32, 8)).astype("float32")
+    model.fit(
+        x, x[:, :3], batch_size=8, epochs=epochs, shuffle=False, verbose=0
+    )
+
+
+@logic
+def test_a_resumed_run_is_the_same(tmp_path):
+    whole, part = make_model(), make_model()
+    train(whole, 3)
+    train(part, 2)
+    part.save(tmp_path / "x.keras")
+    loaded = keras.models.load_model(tmp_path / "x.keras")
+    assert loaded.optimizer.layers == part.optimizer.layers
+    train(loaded, 1)
+    for one, two in zip(
+        [*loaded.trainable_variables, *loaded.optimizer.variables],
+        [*whole.trainable_variables, *whole.optimizer.variables],
+        strict=True,
+    ):
+        np.testing.assert_array_equal(*to_arrays([one, two]))
+
+
+@logic
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"momentum_dtype": "int8"},
+        {"momentum_dtype": "bfloat16"},
+        {"rounding": "stochastic"},
+        {"cautious_weight_decay": True},
+        {"use_ema": True},
+        {
+            "gradient_accumulation_steps": 2,
+            "noise": NoiseAdaptiveRate(reference="independent_gradient"),
+        },
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_with_other_options(options):
+    """Each entry moves, and of an idle part none."""
+    dtype = "bfloat16" if "rounding" in options else "float32"
+    fused = variable("qkv", np.zeros((64, 256)), dtype)
+    optimizer = Lanton(5e-3, **options)
+    optimizer.assign_role("hidden", fused, output_parts=(128, 64, 64))
+    optimizer.build([fused])
+    for seed in range(4):
+        G = numbers((64, 256), seed)
+        G[:, 128:192] = 0.0
+        optimizer.apply([keras.ops.convert_to_tensor(G, dtype)], [fused])
+    (moved,) = to_arrays([keras.ops.cast(fused, "float32")])
+    assert np.all(moved[:, 128:192] == 0.0)
+    assert np.mean(moved == 0.0) < 0.3
+    names = [v.name for v in optimizer.variables]
+    assert sum("momentum_scale" in name for name in names) == (
+        3 if options.get("momentum_dtype") == "int8" else 0
+    )
+
+
+@logic
+def test_experts_with_gate_and_up_in_one():
+    stack = variable("experts", numbers((3, 8, 20), 0))
+    optimizer = Lanton(5e-3)
+    optimizer.assign_role(
+        "hidden", stack, input_axes=1, output_axes=2, output_parts=(12, 8)
+    )
+    optimizer.build([stack])
+    (spec,) = optimizer.layers
+    assert [(p.batch, p.d_in, p.d_out) for p in spec.pieces] == [
+        (3, 8, 12),
+        (3, 8, 8),
+    ]
+    optimizer.apply([keras.ops.ones((3, 8, 20))], [stack])
+    assert np.isfinite(to_arrays([stack])[0]).all()
+
+
+@logic
+def test_what_is_told():
+    model = make_model()
+    lines = []
+    explain(model, Lanton(), print_fn=lines.append)
+    text = "\n".join(lines)
+    assert "qkv/kernel (8, 16) seems to hold queries, keys and values" in text
+    assert 'assign_role("hidden", r"sequential' in text
+    lines.clear()
+    explain(model, print_fn=lines.append)
+    assert "seems to hold" not in "\n".join(lines)
+    train(model, 1)
+    lines.clear()
+    model.optimizer.summary(print_fn=lines.append)
+    assert "(8 x 8), (8 x 4), (8 x 4)" in "\n".join(lines)
+
+
+# -- Expressions on paths ----------------------------------------------------
+@logic
+def test_an_expression_survives_before_the_first_step():
+    model = make_model()
+    config = json.loads(json.dumps(model.optimizer.get_config()))
+    loaded = Lanton.from_config(config)
+    loaded.build(model.trainable_variables)
+    assert loaded.layers[0].cut_sizes == (8, 4, 4)
+
+
+@logic
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda o, v: o.assign_role("hidden", "nothing"),
+            "matches no variable",
+        ),
+        (lambda o, v: o.assign_role("hidden", "("), "regular expression"),
+        (lambda o, v: o.assign_role("other", "qkv"), "must be one of"),
+        (
+            lambda o, v: (
+                o.assign_role("hidden", "k"),
+                o.assign_role("hidden", v),
+            ),
+            "each variable once",
+        ),
+        (
+            lambda o, v: o.assign_role("hidden", v, output_parts=(1, 2)),
+            "sum to 6.*Received: output_parts=",
+        ),
+        (lambda o, v: o.assign_role("hidden", v, output_parts=4), "at least 2"),
+        (lambda o, v: o.assign_role("hidden", v, output_parts=1), "at least 2"),
+        (lambda o, v: o.assign_role("hidden", v, output_parts="3"), "sizes"),
+        (
+            lambda o, v: o.assign_role("hidden", v, output_parts=(6, 0)),
+            "sizes that sum",
+        ),
+        (
+            lambda o, v: o.assign_role(
+                "hidden", v, output_parts=2, input_parts=2
+            ),
+            "One of",
+        ),
+        (lambda o, v: o.assign_role("vector", v, output_parts=2), "'hidden'"),
+    ],
+)
+def test_wrong_arguments(call, said):
+    kernel = variable("qkv", np.zeros((4, 6)))
+    optimizer = Lanton()
+    with pytest.raises(ValueError, match=said):
+        call(optimizer, kernel)
+        optimizer.build([kernel])
