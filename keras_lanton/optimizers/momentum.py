@@ -107,7 +107,7 @@ class Momentum:
             old = state["momentum"][i], scales[k]
             moved = c[i] != 0
             of_blocks = moved
-            if getattr(moved, "shape", ()) and moved.shape[-1] > 1:
+            if len(getattr(moved, "shape", ())) and moved.shape[-1] > 1:
                 of_blocks = moved[..., :: self.blocks[i]]
             # Else it would be rounded again, which changes it.
             B[i] = backend.where(moved, found[0], old[0])
