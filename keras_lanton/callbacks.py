@@ -321,7 +321,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Mean noise of each kind of block, and the range of the ratios."""
         self._sync()
         optimizer = self._optimizer()
-        report = optimizer.noise_report()
+        report = optimizer.noise_report(optimizer.noise_snapshot())
         columns = _columns(optimizer)
         blocks = np.array([block_of(spec) for _, _, spec in columns])
         noise, ratio = (
@@ -419,12 +419,12 @@ def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:
     Raises:
         ValueError: If there is none.
     """
+    roles = optimizer.norms_by_role()
+    specs = [s for s in optimizer.updated_specs if s.role in roles]
+    paths = optimizer.noise_report(optimizer.noise_snapshot())
     found = [
         (path, k, spec)
-        for path, spec in zip(
-            optimizer.noise_report(), optimizer.updated_specs, strict=True
-        )
-        if spec.role in optimizer.norms_by_role()
+        for path, spec in zip(paths, specs, strict=True)
         for k in range(spec.batch)
     ]
     if not found:

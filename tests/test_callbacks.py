@@ -200,13 +200,13 @@ def test_csv_of_a_model_that_is_numbered_anew(tmp_path):
         models.append(model)
     x = np.ones((12, 3), "float32")
     first, second = models
-    first.fit(x, x[:, :2], batch_size=2, callbacks=NoiseMonitor(3, csv=path))
+    first.fit(x, x[:, :2], batch_size=2, callbacks=[NoiseMonitor(3, csv=path)])
     first.save_weights(tmp_path / "x.weights.h5")
     second.build((None, 3))
     second.optimizer.build(second.trainable_variables)
     second.load_weights(tmp_path / "x.weights.h5")
     monitor = NoiseMonitor(3, csv=path)
-    second.fit(x, x[:, :2], batch_size=2, callbacks=monitor)
+    second.fit(x, x[:, :2], batch_size=2, callbacks=[monitor])
     assert monitor.steps.tolist() == [3, 6, 9, 12]
     with path.open(newline="") as file:
         paths = {row["path"] for row in csv.DictReader(file)}

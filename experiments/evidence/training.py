@@ -134,7 +134,7 @@ class Learner:
             self.optimizer.variables, slots, strict=True
         ):
             variable.assign(value)
-        return self.optimizer.noise_report()
+        return self.optimizer.noise_report(self.optimizer.noise_snapshot())
 
     @functools.cached_property
     def chunk(self):

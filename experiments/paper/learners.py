@@ -79,6 +79,7 @@ def make_recorder(trial, rates, result):
 def report(optimizer):
     """Noise and learning rate of every layer, with its kind of block."""
     blocks = {layer.path: block_of(layer) for layer in optimizer.layers}
+    snapshot = optimizer.noise_snapshot()
     return [
         {
             "path": path,
@@ -86,7 +87,7 @@ def report(optimizer):
             "noise": values["noise"].tolist(),
             "learning_rate": values["learning_rate"].tolist(),
         }
-        for path, values in optimizer.noise_report().items()
+        for path, values in optimizer.noise_report(snapshot).items()
     ]
 
 

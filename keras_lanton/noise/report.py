@@ -1,6 +1,7 @@
 """Reports of the measured noise, for `noise_report` and `NoiseMonitor`."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 from keras import ops
@@ -33,6 +34,8 @@ def report_noise(
     layout: VariableLayout,
     snapshot: NoiseSnapshot,
     eta: float,
+    *,
+    roles: Sequence[str],
 ) -> dict[str, dict[str, np.ndarray]]:
     """Noise, ratio and learning rate by variable path.
 
@@ -41,6 +44,7 @@ def report_noise(
         layout: The variables.
         snapshot: From `noise_snapshot`.
         eta: Base learning rate of the last step.
+        roles: Roles of the variables whose noise is measured.
 
     Returns:
         For each path a dict of arrays `(batch,)`; see
@@ -60,6 +64,8 @@ def report_noise(
     for i, spec in enumerate(layout.updated_specs):
         here = slice(start, start + spec.batch)
         start += spec.batch
+        if spec.role not in roles:
+            continue
         path = f"{spec.path}:{i}" if spec.path in report else spec.path
         report[path] = {
             "noise": noise[here],

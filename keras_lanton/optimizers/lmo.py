@@ -8,6 +8,7 @@ roles, how the momentum starts, and the direction.
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -613,22 +614,35 @@ class LMOOptimizer(LayerwiseOptimizer):
             snapshot: From `noise_snapshot`. None: the present noise.
 
         Returns:
-            For each path a dict of arrays `(batch,)`: `"noise"`, sqrt(H) in
-            the units of `NoiseAdaptiveRate(alpha_unit=)`; `"ratio"`, the
-            matrix' rate over the base rate; `"learning_rate"`, their product
-            in the last step. Before the first step it is that of the first
-            step. Variables that
-            AdamW updates have noise 0 and ratio 1, because their noise is not
-            measured. If two variables have one path, the second has its
-            position in `updated_specs` appended.
+            For each variable whose noise is measured a dict of arrays
+            `(batch,)`: `"noise"`, sqrt(H) in the units of
+            `NoiseAdaptiveRate(alpha_unit=)`; `"ratio"`, the matrix' rate over
+            the base rate; `"learning_rate"`, their product in the last step.
+            Variables that AdamW updates are left out. If two variables have
+            one path, the second has its position in `updated_specs` appended.
+            As long as nothing was measured, a snapshot has noise 0 and
+            ratio 1; without one the dict is empty, with a warning.
 
         Raises:
             ValueError: Before the optimizer is built, or without `noise`.
         """
         rate = self._check_measures("noise_report")
-        snapshot = snapshot or self.noise_snapshot()
-        eta = self._last_learning_rate(snapshot)
-        return report_noise(rate, self._layout, snapshot, eta)
+        now = snapshot or self.noise_snapshot()
+        if snapshot is None and not np.any(
+            ops.convert_to_numpy(now.measurements)
+        ):
+            steps = int(ops.convert_to_numpy(now.iterations))
+            warnings.warn(
+                "No noise was measured yet: the first steps measure none. "
+                "In a loop of your own on JAX, write the state back first: "
+                "`variable.assign(value)` of each of `optimizer.variables`. "
+                f"Received: an optimizer after {steps} steps",
+                stacklevel=2,
+            )
+            return {}
+        eta = self._last_learning_rate(now)
+        roles = tuple(self.norms_by_role())
+        return report_noise(rate, self._layout, now, eta, roles=roles)
 
     def _check_measures(self, method: str) -> NoiseAdaptiveRate:
         """The part that measures; ValueError before `build`, or without it."""

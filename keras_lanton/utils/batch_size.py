@@ -271,8 +271,12 @@ class _Probe(Lanton):
 
     def noise_norms(self) -> np.ndarray:
         """Root mean square dual norm of G_t - G_{t-1}, `(matrices,)`."""
-        report = self.noise_report()
-        return np.concatenate([row["noise"] for row in report.values()])
+        report = self.noise_report(self.noise_snapshot())
+        measured = self.roles_of_matrices() != ""
+        norms = np.zeros(len(measured), "float32")
+        found = [row["noise"] for row in report.values()]
+        norms[measured] = np.concatenate([*found, []])
+        return norms
 
     def mean_norms(self, steps: int) -> np.ndarray:
         """Dual norm of the mean gradient of all steps, `(matrices,)`."""

@@ -80,7 +80,8 @@ class Trial:
         ]
 
     def report(self):
-        return list(self.optimizer.noise_report().values())
+        snapshot = self.optimizer.noise_snapshot()
+        return list(self.optimizer.noise_report(snapshot).values())
 
     def ratios(self):
         return np.concatenate([one["ratio"] for one in self.report()])
