@@ -230,8 +230,8 @@ def state_bytes(
         for i in layout.whole_with_roles(optimizer.slot_roles.get(name)):
             kind = optimizer.slot_dtype(name, specs[i]) or dtype
             found += _bytes(Buffer(specs[i].shape, kind))
-    # last_step, skipped_steps
-    counts = Buffer((layout.matrices + 1,), "int32")
+    # last_step, and the counts of skipped steps
+    counts = Buffer((layout.matrices + 2,), "int32")
     return found + _bytes(counts)
 
 

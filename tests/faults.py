@@ -59,6 +59,7 @@ import numpy as np  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from keras import ops  # noqa: E402
 
+from helpers.models import COUNTS  # noqa: E402
 from helpers.models import batch_of  # noqa: E402
 from helpers.models import make_model  # noqa: E402
 from helpers.models import state  # noqa: E402
@@ -561,7 +562,7 @@ def check_sequence(stepper, drawn):
         skipped += not finite
         for key, value in after.items():
             assert np.isfinite(value).all(), f"step {t}: {key} is not finite"
-            counts = key.endswith(("iteration", "skipped_steps"))
+            counts = key.endswith(COUNTS)
             if not finite and not counts:
                 assert np.array_equal(value, before[key]), f"step {t}: {key}"
         assert stepper.optimizer.skipped_steps == skipped

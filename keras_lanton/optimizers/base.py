@@ -48,6 +48,7 @@ from keras_lanton.variables.spec import variable_path
 backend = backends.load()
 
 HUGE = float(np.finfo("float32").max) / 2
+SKIPS_IN_A_ROW = 10  # from which on a run is taken as broken
 
 
 class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[misc]
@@ -99,8 +100,13 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         check_base_arguments(learning_rate, kwargs)
         check_patterns(weight_decay_exclude)
         check_multipliers(rate_multipliers)
+        own_name = type(self).__name__
+        if kwargs.get("name") is None and own_name.startswith("_"):
+            # Keras would keep the underscore, which TensorFlow refuses.
+            kwargs["name"] = own_name.strip("_").lower()
         super().__init__(learning_rate, **kwargs)
         self._given_rate = learning_rate
+        self._told_of_skips = False
         self.nonfinite = nonfinite
         self._weight_decay_exclude = (
             None
@@ -411,8 +417,11 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 made[name] = self._add_buffer(name, buffer)
         counts = Buffer((self._layout.matrices,), "int32")
         made["last_step"] = self._add_buffer("last_step", counts)
-        skipped = self._add_buffer("skipped_steps", Buffer((), "int32"))
-        return StateVariables(made, skipped)
+        skipped = (
+            self._add_buffer(name, Buffer((), "int32"))
+            for name in ("skipped_in_a_row", "skipped_steps")
+        )
+        return StateVariables(made, *skipped)
 
     def _add_buffer(self, name: str, buffer: Buffer) -> Any:
         return self.add_variable(buffer.shape, "zeros", buffer.dtype, name=name)
@@ -725,8 +734,12 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             t = ops.cast(self.iterations, "int32") - skipped + 1
             eta = ops.cast(ops.convert_to_tensor(learning_rate), "float32")
 
-            size, last_step, eta, t = backend.to_host(
-                self._largest_entries(G), whole_state["last_step"], eta, t
+            size, last_step, in_a_row, eta, t = backend.to_host(
+                self._largest_entries(G),
+                whole_state["last_step"],
+                ops.convert_to_tensor(self._state.skipped_in_a_row),
+                eta,
+                t,
             )
             whole_state["last_step"] = last_step
             state = self._split(whole_state)
@@ -754,10 +767,51 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
                 self._join(new_state, state, whole_state),
             )
             if self.nonfinite == "skip":
-                self.assign(
-                    self._state.skipped_steps,
-                    skipped + 1 - ops.cast(finite, "int32"),
-                )
+                self._count_skips(finite, in_a_row)
+
+    def _count_skips(self, finite: Tensor, before: Tensor) -> None:
+        """Counts a skipped step.
+
+        Args:
+            finite: Whether all gradients were, bool scalar.
+            before: `skipped_in_a_row`, on the host where that exists.
+        """
+        state, skips = self._state, 1 - ops.cast(finite, "int32")
+        total = ops.convert_to_tensor(state.skipped_steps)
+        count = ops.convert_to_tensor(state.skipped_in_a_row)
+        self.assign(state.skipped_steps, total + skips)
+        # Stays from the limit on, so that whoever looks later sees it.
+        ends = (1 - skips) * ops.cast(count < SKIPS_IN_A_ROW, "int32")
+        self.assign(state.skipped_in_a_row, count * (1 - ends) + skips)
+        if backend.EAGER and int(before) + int(skips) >= SKIPS_IN_A_ROW:
+            self._warn_of_skips()
+
+    def _warn_of_skips(self) -> None:
+        """Warns once if many steps in a row were skipped."""
+        in_a_row = ops.convert_to_numpy(self._state.skipped_in_a_row)
+        if self._told_of_skips or in_a_row < SKIPS_IN_A_ROW:
+            return
+        self._told_of_skips = True
+        warnings.warn(
+            f"{SKIPS_IN_A_ROW} steps in a row were skipped, or more: their "
+            "gradients held a NaN or an infinity, so the weights did not "
+            "change. Look at the data and at the loss; see "
+            "docs/guides/diagnosing.md. Received: skipped_steps="
+            f"{self.skipped_steps}",
+            stacklevel=2,
+        )
+
+    def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
+        """Keras' method, which `fit` calls at its end.
+
+        Warns where many steps in a row were skipped. PyTorch warns at once.
+
+        Args:
+            var_list: The model's variables.
+        """
+        super().finalize_variable_values(var_list)
+        if self.built and self.nonfinite == "skip":
+            self._warn_of_skips()
 
     # On TensorFlow Keras' own hook runs first: it sums over the replicas.
     if Hooks is PrivateHooks and not backend.SUMS_OVER_REPLICAS:

@@ -39,11 +39,18 @@ class StateVariables:
 
     Args:
         by_name: The variables.
+        skipped_in_a_row: The count of the last of these steps in a row.
         skipped_steps: The count of steps with non-finite gradients.
     """
 
-    def __init__(self, by_name: Mapping[str, Any], skipped_steps: Any) -> None:
+    def __init__(
+        self,
+        by_name: Mapping[str, Any],
+        skipped_in_a_row: Any,
+        skipped_steps: Any,
+    ) -> None:
         self.by_name = dict(by_name)
+        self.skipped_in_a_row = skipped_in_a_row
         self.skipped_steps = skipped_steps
         # The count when `apply` was entered.
         self.skipped_before: Tensor = None

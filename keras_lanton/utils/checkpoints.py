@@ -126,12 +126,12 @@ def _weights_of(path: str) -> Iterator[Any]:
 
 
 def _is_ours(state: Sequence[Any]) -> bool:
-    """Returns whether a state ends in `last_step` and `skipped_steps`.
+    """Returns whether a state ends in `last_step` and two counts.
 
     By shape and dtype, since a file has no names of variables.
     """
-    last = [(len(one.shape), str(one.dtype)[:3]) for one in state[-2:]]
-    return last == [(1, "int"), (0, "int")]
+    last = [(len(one.shape), str(one.dtype)[:3]) for one in state[-3:]]
+    return last == [(1, "int"), (0, "int"), (0, "int")]
 
 
 def _variables(model: keras.Model) -> list[Any]:

@@ -79,9 +79,8 @@ def test_noise_slows_hidden_layers_as_in_lanton(name):
             )
             assert (found[path]["noise"] > 0).all()
         else:
-            assert not found[path]["noise"].any()
-            np.testing.assert_array_equal(found[path]["ratio"], 1.0)
-    ratios = [found[x.path]["ratio"] for x in optimizer.layers]
+            assert path not in found
+    ratios = [one["ratio"] for one in found.values()]
     assert np.ptp(np.concatenate(ratios)) > 0.01
 
 
@@ -160,7 +159,7 @@ def test_nonfinite_steps_are_skipped(cls):
         not np.array_equal(one, two)
         for one, two in zip(before, after, strict=True)
     ]
-    assert sum(changed) == 1  # the count of skipped steps
+    assert sum(changed) == 2  # the counts of skipped steps
     assert optimizer.skipped_steps == 1
 
 

@@ -11,6 +11,8 @@ from keras import layers
 from keras import ops
 
 NAMES = ("first", "second", "third")
+# State that a skipped step changes.
+COUNTS = ("iteration", "skipped_in_a_row", "skipped_steps")
 
 
 def make_model(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.models import COUNTS
 from helpers.models import make_data
 from helpers.models import make_model
 from helpers.models import to_arrays
@@ -165,10 +166,10 @@ def apply_stateless(step, optimizer, variables, gradients):
         variable.assign(value)
 
 
-def state_of(optimizer, without=("iteration", "skipped_steps")):
+def state_of(optimizer, without=COUNTS):
     """All state except the named counters."""
     return {
-        f"{i} {v.path}": np.array(ops.convert_to_numpy(v.value))
+        f"{i} {v.name}": np.array(ops.convert_to_numpy(v.value))
         for i, v in enumerate(optimizer.variables)
         if v.name not in without
     }

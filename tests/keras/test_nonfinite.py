@@ -1,5 +1,8 @@
 """Gradients that are not finite."""
 
+import warnings
+
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -135,6 +138,51 @@ def test_finite_gradients_of_any_size_are_not_skipped(size):
     assert optimizer.skipped_steps == 0
     for one in to_arrays([*variables, *optimizer.variables]):
         assert np.isfinite(one).all()
+
+
+# -- Many skipped steps in a row ---------------------------------------------
+def model_on_nans(bad):
+    """A model, and data of 24 steps of which these are NaN."""
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile(Lanton(noise=None), "mse", jit_compile=BACKEND == "jax")
+    x = np.random.default_rng(0).normal(size=(24, 3)).astype("float32")
+    x[list(bad)] = np.nan
+    return model, x
+
+
+def warnings_of(model, x):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, x[:, :2], batch_size=1, shuffle=False, verbose=0)
+    said = [str(one.message) for one in caught]
+    return [one for one in said if "steps in a row were skipped" in one]
+
+
+def test_many_skips_in_a_row_warn_once():
+    """Also where the end of the run was fine."""
+    model, x = model_on_nans(range(5, 15))
+    (said,) = warnings_of(model, x)
+    assert said.endswith("Received: skipped_steps=10")
+    assert not warnings_of(model, x)
+    assert model.optimizer.skipped_steps == 20
+
+
+def test_scattered_skips_do_not_warn():
+    model, x = model_on_nans({*range(9), *range(10, 19), 20, 22})
+    assert not warnings_of(model, x)
+    assert model.optimizer.skipped_steps == 20
+
+
+@logic
+def test_skips_in_a_row_go_on_in_a_loaded_run(tmp_path):
+    model, x = model_on_nans(range(18, 24))
+    assert not warnings_of(model, x)
+    model.save(tmp_path / "run.keras")
+    loaded = keras.models.load_model(tmp_path / "run.keras")
+    _, x = model_on_nans(range(4))
+    assert len(warnings_of(loaded, x)) == 1
+    _, x = model_on_nans(range(9))
+    assert not warnings_of(model, np.roll(x, 3, axis=0))
 
 
 def test_skipped_steps_before_build():
