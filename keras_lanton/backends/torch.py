@@ -124,10 +124,15 @@ def share_out(
     return whole[:count]
 
 
-def no_grad() -> contextlib.AbstractContextManager[Any]:
-    """Turns autograd off for callers that step outside `fit`."""
-    context: contextlib.AbstractContextManager[Any] = torch.no_grad()
-    return context
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """Turns autograd off for callers that step outside `fit`, and autocast."""
+    kinds = {"cpu", _default_device().type}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        for kind in kinds:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:

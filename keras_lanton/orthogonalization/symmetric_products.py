@@ -75,7 +75,10 @@ class Products:
 
     def identity(self, X: Any) -> Any:
         """The identity that A X leaves as X."""
-        return ops.eye(X.shape[-2], dtype=X.dtype)
+        side = X.shape[-2]
+        identity = ops.eye(side, dtype=X.dtype)
+        # Of X' rank: JAX may be told not to promote ranks.
+        return ops.reshape(identity, (1,) * (len(X.shape) - 2) + (side, side))
 
 
 @dataclasses.dataclass(frozen=True)

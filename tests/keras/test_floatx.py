@@ -8,8 +8,14 @@ import pytest
 from keras import layers
 
 from helpers.runs import BACKEND
+from helpers.tiers import exhaustive
 from helpers.tiers import keep
+from helpers.variables import make_gradients
+from helpers.variables import make_variables
+from helpers.variables import to_arrays
+from helpers.variables import to_tensors
 from keras_lanton import Lanton
+from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
 
 
@@ -80,3 +86,53 @@ def test_64_bit_numbers():
     assert losses[1] < losses[0]
     dtypes = {variable.dtype for variable in model.optimizer.variables}
     assert dtypes == {"int32", "float32"}
+
+
+def steps(optimizer, context=contextlib.nullcontext):
+    """Weights after three steps on variables of all views."""
+    variables = make_variables()
+    optimizer.build(variables)
+    for gradients in make_gradients(3):
+        with context():
+            optimizer.apply(to_tensors(gradients))
+    return to_arrays(variables)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="PyTorch alone has it")
+@pytest.mark.parametrize(
+    "make", [Lanton, Lanton.paper, baselines.Scion, baselines.Mars]
+)
+def test_a_step_within_autocast_is_the_same(make):
+    torch = pytest.importorskip("torch")
+    found = steps(make(1e-2), lambda: torch.autocast("cpu", torch.bfloat16))
+    for one, other in zip(found, steps(make(1e-2)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="JAX alone has it")
+@pytest.mark.parametrize(
+    "make",
+    keep(
+        [
+            lambda: Lanton(noise=NoiseAdaptiveRate(interval=1)),
+            lambda: Lanton(noise=None, momentum_dtype="int8"),
+            Lanton.paper,
+            *(getattr(baselines, name) for name in baselines.__all__),
+        ],
+        [],
+        exhaustive,
+    ),
+)
+def test_ranks_are_not_promoted(make):
+    """Of a step and of a measuring one, as shapes alone."""
+    jax = pytest.importorskip("jax")
+    variables, optimizer = make_variables(), make()
+    optimizer.build(variables)
+    values = [v.value for v in variables]
+    with jax.numpy_rank_promotion("raise"):
+        jax.eval_shape(
+            optimizer.stateless_apply,
+            [v.value for v in optimizer.variables],
+            values,
+            values,
+        )
