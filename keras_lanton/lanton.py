@@ -128,7 +128,7 @@ class Lanton(LMOOptimizer):
             regular expression on variable paths: `{"^head/": 10.0}`. 0
             freezes. If several expressions match a path, their factors are
             multiplied. `layerwise_decay` makes such a dict.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `keras.optimizers.Optimizer`.
 
     Raises:
@@ -175,7 +175,7 @@ class Lanton(LMOOptimizer):
         weight_decay_exclude: Sequence[str] | None = None,
         cautious_weight_decay: bool = False,
         rate_multipliers: Mapping[str, float] | None = None,
-        name: str = "lanton",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         given = {

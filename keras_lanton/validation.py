@@ -1,6 +1,7 @@
 """Checks of arguments: errors say what was wanted and what was received."""
 
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -113,6 +114,7 @@ def check_bool(name: str, value: Any, *, optional: bool = False) -> None:
         )
 
 
+PARTS = ("noise", "newton_schulz", "auxiliary_adamw")
 # Where other optimizers' names, and flat names of arguments of a part, are
 # found here.
 _NOISE = "noise=NoiseAdaptiveRate({}=...)"
@@ -121,6 +123,8 @@ _ADAMW = "auxiliary_adamw=AuxiliaryAdamW({}=...)"
 MOVED = {
     "lr": "learning_rate=...",
     "momentum": "beta_1=...",
+    "betas": "beta_1=..., auxiliary_adamw=AuxiliaryAdamW(beta_2=...)",
+    "params": "optimizer.build(variables)",
     "alpha": _NOISE.format("alpha"),
     "within_matrices": _NOISE.format("within_matrices"),
     "alpha_unit": _NOISE.format("alpha_unit"),
@@ -173,16 +177,38 @@ BASE_NUMBERS: Numbers = {
 }
 
 
+def check_names(cls: type, arguments: Mapping[str, Any]) -> None:
+    """ValueError for an argument that a class has not, and where it may be.
+
+    Args:
+        cls: A class of optimizers.
+        arguments: What its constructor hands on to Keras' optimizer.
+    """
+    own = [
+        name
+        for base in cls.__mro__
+        if base is not object and "__init__" in vars(base)
+        for name, one in inspect.signature(
+            vars(base)["__init__"]
+        ).parameters.items()
+        if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    for name, value in arguments.items():
+        if name in own or name == "decay":  # of which Keras warns
+            continue
+        place = MOVED.get(name, "")
+        here = f"is `{place}` here"
+        if not place or any(x in place and x not in own for x in PARTS):
+            allowed = [x for x in own if x not in ("self", "roles")]
+            names = ", ".join(dict.fromkeys(allowed))
+            here = f"is no argument of `{cls.__name__}`: {names}"
+        raise ValueError(f"`{name}` {here}. Received: {name}={shown(value)}")
+
+
 def check_base_arguments(
     learning_rate: Any, arguments: Mapping[str, Any]
 ) -> None:
     """ValueError for a wrong argument of `keras.optimizers.Optimizer`."""
-    for name, place in MOVED.items():
-        if name in arguments:
-            raise ValueError(
-                f"`{name}` is `{place}` here. "
-                f"Received: {name}={shown(arguments[name])}"
-            )
     if not callable(learning_rate):
         check_number(
             "learning_rate",

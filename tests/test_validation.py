@@ -15,7 +15,9 @@ from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
+from keras_lanton.baselines import BlockwiseAdamW
 from keras_lanton.baselines import DMuon
+from keras_lanton.baselines import Lamb
 from keras_lanton.baselines import Scion
 
 pytestmark = logic
@@ -142,6 +144,53 @@ def test_names_of_other_optimizers_are_refused_with_ours(
     ):
         with pytest.raises(ValueError, match=f"{ours}.*Received: {name}=0.5"):
             make(**{name: 0.5})
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (Lanton, "betas", "is `beta_1=..., auxiliary_adamw=AuxiliaryAdamW(bet"),
+        (Lanton, "params", "is `optimizer.build(variables)` here"),
+        (Lanton, "foo", "is no argument of `Lanton`: learning_rate, beta_1, n"),
+        # They have no part that these are in.
+        (Lamb, "steps", "is no argument of `Lamb`: learning_rate, beta_1, "),
+        (Lamb, "noise", "is no argument of `Lamb`: learning_rate, beta_1, "),
+        (Lamb, "betas", "is no argument of `Lamb`: learning_rate, beta_1, "),
+        (BlockwiseAdamW, "alpha", "is no argument of `BlockwiseAdamW`: "),
+    ],
+)
+def test_an_unknown_argument_leads_to_ours(
+    make: type, name: str, said: str
+) -> None:
+    with pytest.raises(ValueError, match=f"Received: {name}=0.5") as error:
+        make(**{name: 0.5})
+    assert f"`{name}` {said}" in str(error.value)
+
+
+def test_arguments_of_a_subclass_are_its_own() -> None:
+    class Mine(Lanton):
+        def __init__(self, *, ours: int = 1, **kwargs: object) -> None:
+            super().__init__(**kwargs)
+            self.ours = ours
+
+    assert Mine(ours=2, beta_1=0.5).ours == 2
+    with pytest.raises(ValueError, match="no argument of `Mine`: ours, learn"):
+        Mine(theirs=3)
+
+
+def test_a_private_subclass_has_a_name_that_tensorflow_takes() -> None:
+    class _Mine(Lanton):
+        pass
+
+    assert _Mine().name == "mine"
+
+
+@pytest.mark.parametrize("make", [Lanton, Lanton.paper, DMuon, Scion, Lamb])
+def test_what_needs_a_step_says_how_to_build(
+    make: Callable[..., Lanton],
+) -> None:
+    with pytest.raises(ValueError, match=r"model\.build\(.*optimizer\.build\("):
+        make().summary()
 
 
 @pytest.mark.parametrize(

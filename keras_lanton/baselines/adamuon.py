@@ -58,7 +58,7 @@ class AdaMuon(LMOOptimizer):
         auxiliary_adamw: AdamW of embeddings, the head and vectors.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at the base rate; at least 0, or None.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
             `LayerwiseOptimizer`.
 
@@ -86,7 +86,7 @@ class AdaMuon(LMOOptimizer):
         auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(roles=BOTH),
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = 0.1,
-        name: str = "adamuon",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_numbers(

@@ -87,7 +87,7 @@ class BlockwiseAdamW(ElementwiseOptimizer):
         beta_2: float = 0.95,
         epsilon: float = 1e-8,
         weight_decay: float | None = 0.1,
-        name: str = "blockwise_adamw",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         _check_multipliers(multipliers)

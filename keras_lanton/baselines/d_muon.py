@@ -31,7 +31,7 @@ class DMuon(LMOOptimizer):
         auxiliary_adamw: AdamW of embeddings, the head and vectors.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at the base rate; at least 0, or None.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
             `LayerwiseOptimizer`.
 
@@ -60,7 +60,7 @@ class DMuon(LMOOptimizer):
         ),
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = 0.1,
-        name: str = "d_muon",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_numbers({"hidden_scale": AT_LEAST_0}, hidden_scale=hidden_scale)

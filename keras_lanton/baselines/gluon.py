@@ -50,7 +50,7 @@ class Gluon(LMOOptimizer):
         beta_1: Decay of the momentum, in [0, 1).
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at eta; at least 0, or None as published.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, `nesterov`, and of
             `LayerwiseOptimizer`.
 
@@ -75,7 +75,7 @@ class Gluon(LMOOptimizer):
         beta_1: float = 0.95,
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
-        name: str = "gluon",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         _check("radii", radii, "numbers of at least 0", _is_radius)

@@ -47,7 +47,7 @@ class Lamb(ElementwiseOptimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         weight_decay: float | None = 0.01,
-        name: str = "lamb",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(

@@ -45,7 +45,7 @@ class Mars(ElementwiseOptimizer):
             matrices. None: vectors are treated like matrices (the reference's
             `optimize_1d`).
         weight_decay: Decay of the matrices, at least 0, or None.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LayerwiseOptimizer`.
 
     Raises:
@@ -76,7 +76,7 @@ class Mars(ElementwiseOptimizer):
             weight_decay=0.1
         ),
         weight_decay: float | None = None,
-        name: str = "mars",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_numbers({"gamma": AT_LEAST_0}, gamma=gamma)

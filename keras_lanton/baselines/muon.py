@@ -30,7 +30,7 @@ class Muon(LMOOptimizer):
             default `lr_ratio` is the reference's 3e-4 / 0.02.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled, at each variable's rate; at least 0, or None.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
             `LayerwiseOptimizer`.
 
@@ -54,7 +54,7 @@ class Muon(LMOOptimizer):
         ),
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
-        name: str = "muon",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_adamw_has_both(auxiliary_adamw)

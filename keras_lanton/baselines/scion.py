@@ -64,7 +64,7 @@ class Scion(LMOOptimizer):
         vector_norm: `"rms"` or `"sign"`.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled decay, only where it is not constrained.
-        name: Name of the optimizer.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
         **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
             `LayerwiseOptimizer`.
 
@@ -98,7 +98,7 @@ class Scion(LMOOptimizer):
         vector_norm: str = "rms",
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
-        name: str = "scion",
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
         check_numbers(

@@ -34,6 +34,7 @@ from keras_lanton.types import Tensor
 from keras_lanton.validation import check_base_arguments
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_multipliers
+from keras_lanton.validation import check_names
 from keras_lanton.validation import check_patterns
 from keras_lanton.validation import shown
 from keras_lanton.variables import table
@@ -97,6 +98,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         **kwargs: Any,
     ) -> None:
         check_choice("nonfinite", nonfinite, ("skip", "propagate"))
+        check_names(type(self), kwargs)
         check_base_arguments(learning_rate, kwargs)
         check_patterns(weight_decay_exclude)
         check_multipliers(rate_multipliers)
@@ -298,8 +300,9 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
     def _check_built(self, name: str) -> None:
         if not self.built:
             raise ValueError(
-                f"`{name}` needs a built optimizer: that is after its first "
-                "step, or `optimizer.build(model.trainable_variables)`. "
+                f"`{name}` needs a built optimizer. The first step builds it; "
+                "or call `model.build(input_shape)`, if the model is not "
+                "built, and `optimizer.build(model.trainable_variables)`. "
                 f"Received: {type(self).__name__} before its first step"
             )
 

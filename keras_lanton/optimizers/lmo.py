@@ -48,6 +48,7 @@ from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import DECAY
 from keras_lanton.validation import DTYPES
+from keras_lanton.validation import PARTS
 from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
@@ -58,8 +59,6 @@ from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
-
-PARTS = ("noise", "newton_schulz", "auxiliary_adamw")
 
 
 class LMOOptimizer(LayerwiseOptimizer):
@@ -141,12 +140,17 @@ class LMOOptimizer(LayerwiseOptimizer):
         self.momentum_dtype = momentum_dtype
         self.rounding = rounding
         self.cautious_weight_decay = bool(cautious_weight_decay)
-        self.slot_dtypes = {"momentum": momentum_dtype, **self.slot_dtypes}
         if noise is not None:
             noise.check_accumulation(self.gradient_accumulation_steps)
-            self.slot_dtypes |= noise.slot_dtypes()
+        # Set once: TensorFlow wraps dicts that are attributes, and cannot
+        # save one that has changed since.
+        self.slot_dtypes = {
+            "momentum": momentum_dtype,
+            **self.slot_dtypes,
+            **(noise.slot_dtypes() if noise is not None else {}),
+            **({"root_velocity": "float32"} if auxiliary_adamw else {}),
+        }
         if auxiliary_adamw is not None:
-            self.slot_dtypes |= {"root_velocity": "float32"}
             self.slot_roles = {
                 **self.slot_roles,
                 "root_velocity": self.adamw_roles,
@@ -279,7 +283,9 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     def _check_rounding(self, variables: Sequence[Any]) -> None:
         """ValueError where stochastic rounding would do nothing."""
-        dtypes = sorted({v.dtype for v in variables})
+        dtypes = sorted(
+            {keras.backend.standardize_dtype(v.dtype) for v in variables}
+        )
         if self.rounding == "stochastic" and "bfloat16" not in dtypes:
             raise ValueError(
                 "rounding='stochastic' is for bfloat16 weights: "

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.optimizers import config_of
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
@@ -429,8 +430,8 @@ def test_the_picture_compares_seed_by_seed(monkeypatch, tmp_path):
 def test_the_contestant_with_the_defaults_has_them():
     ((name, rate),) = DEFAULTS
     trial = search.trial_of(name, rate)
-    found = make_optimizer(trial.optimizer, rate, trial.options).get_config()
-    wanted = Lanton().get_config()
+    found = config_of(make_optimizer(trial.optimizer, rate, trial.options))
+    wanted = config_of(Lanton())
     # "auto", which chooses "frobenius" for noise in units of the signal.
     assert wanted["noise"]["config"].pop("estimator") == "auto"
     assert found["noise"]["config"].pop("estimator") == "frobenius"
@@ -442,7 +443,7 @@ def test_the_control_differs_from_the_defaults_by_the_noise_alone():
     _, optimizer, options = CONTESTANTS["lanton_defaults_control"]
     found = make_optimizer(optimizer, 5e-3, tuple(options.items()))
     wanted = Lanton(learning_rate=5e-3, noise=None)
-    assert found.get_config() == wanted.get_config()
+    assert config_of(found) == config_of(wanted)
 
 
 @logic

@@ -17,6 +17,7 @@ from experiments import hyperparameters  # noqa: E402
 from experiments import models  # noqa: E402
 from experiments import optimizers  # noqa: E402
 from experiments.presets import PRESETS  # noqa: E402
+from helpers.optimizers import config_of  # noqa: E402
 from keras_lanton import Lanton  # noqa: E402
 
 
@@ -129,11 +130,11 @@ def test_presets_make_every_optimizer():
             assert operator.attrgetter(name)(made) == value
     assert PRESETS["gpt2_medium"].learning_rates["scion"] == 2e-4
     ours, papers = (
-        optimizers.make_optimizer(name, 5e-3).get_config()
+        config_of(optimizers.make_optimizer(name, 5e-3))
         for name in ("lanton", "lanton_paper")
     )
-    assert ours == Lanton(5e-3, weight_decay=0.1).get_config()
-    assert papers == Lanton.paper(5e-3).get_config()
+    assert ours == config_of(Lanton(5e-3, weight_decay=0.1))
+    assert papers == config_of(Lanton.paper(5e-3))
     muon = optimizers.make_optimizer("muon", 3e-3)
     assert muon.auxiliary_adamw.lr_ratio == pytest.approx(0.1)
     with pytest.raises(KeyError, match="no row of 'lamb'"):

@@ -191,3 +191,10 @@ def paper_schedule(warmup, total, highest, lowest):
         decay_steps=total - warmup,
         alpha=lowest / highest,
     )
+
+
+def config_of(optimizer):
+    """Its config, without the name, which Keras numbers."""
+    config = optimizer.get_config()
+    del config["name"]
+    return config

@@ -552,7 +552,93 @@ def test_orbax(tmp_path):
     assert_same(state(loaded), state(model))
 
 
-# -- State that does not fit -----------------------------------------------
+# -- Several optimizers, and TensorFlow's own savers -------------------------
+
+
+def two_lantons():
+    """Of two layers, each with an optimizer of its own."""
+    makers = keras.optimizers
+    model = keras.Sequential(
+        [keras.Input((3,)), layers.Dense(4, name="a"), layers.Dense(2)]
+    )
+    options = {"noise": None, "newton_schulz": NewtonSchulz(steps=2)}
+    optimizer = makers.MultiOptimizer(
+        makers.OptimizerMap(
+            default_optimizer=Lanton(1e-2, **options),
+            optimizer_map={".*/a/.*": Lanton(2e-2, **options)},
+        )
+    )
+    model.compile(optimizer, **COMPILED)
+    x = np.ones((4, 3), "float32")
+    model.fit(x, x[:, :2], verbose=0)
+    return model
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.optimizers, "MultiOptimizer"),
+    reason="this Keras has no MultiOptimizer",
+)
+@logic
+def test_two_optimizers_of_one_model(tmp_path):
+    model = two_lantons()
+    names = [one.name for one in model.optimizer.optimizers]
+    assert len(set(names)) == 2, names
+    tree = model.get_state_tree(value_format="numpy_array")
+    state = tree["optimizer_variables"]
+    assert {*names} <= {*state}
+    for name in names:
+        assert {"iteration", "learning_rate", "last_step"} <= {*state[name]}
+    pytest.importorskip("orbax.checkpoint")
+    saves = keras.callbacks.OrbaxCheckpoint(str(tmp_path), save_freq=1)
+    x = np.ones((4, 3), "float32")
+    model.fit(x, x[:, :2], callbacks=[saves], verbose=0)
+
+
+@logic
+def test_a_file_from_when_every_name_was_the_class():
+    """Its name is kept, whatever this process has numbered so far."""
+    old = {**Lanton().get_config(), "name": "lanton"}
+    for _ in range(2):
+        assert Lanton.from_config(old).name == "lanton"
+    assert Lanton(name="mine").name == "mine"
+    first, second = Lanton(), Lanton()
+    assert first.name != second.name
+    assert first.name.startswith("lanton")
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="savers of TensorFlow")
+@pytest.mark.parametrize("optimizer", ["lanton", "lanton_paper"])
+def test_savers_of_tensorflow(optimizer, tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    model = compiled_model(paper(**OPTIONS))
+    if optimizer == "lanton":  # by name: all defaults
+        model.compile(optimizer, **COMPILED)
+    train(model, 0, 3)
+    tf.saved_model.save(model, str(tmp_path / "saved"))
+    tf.train.Checkpoint(model).save(str(tmp_path / "checkpoint"))
+    before = state(model)
+    train(model, 3, 4)
+    path = tf.train.latest_checkpoint(str(tmp_path))
+    tf.train.Checkpoint(model).restore(path).assert_consumed()
+    assert_same(state(model), before)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="variables of TensorFlow")
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_bare_variables_of_tensorflow(rounding):
+    """Beside those of Keras, of two dtypes."""
+    tf = pytest.importorskip("tensorflow")
+    optimizer = Lanton(1e-2, rounding=rounding)
+    kernel = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
+    bare = [
+        tf.Variable(tf.ones((4, 3), dtype), name=f"{dtype}_kernel")
+        for dtype in ("bfloat16", "float32")
+    ]
+    variables = [kernel, *bare]
+    optimizer.build(variables)
+    optimizer.apply([tf.ones(v.shape, v.dtype) for v in variables], variables)
+    for one in variables:
+        assert (ops.convert_to_numpy(ops.cast(one, "float32")) != 1).all()
 
 
 # -- Between backends ------------------------------------------------------
