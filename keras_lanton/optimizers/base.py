@@ -10,6 +10,7 @@ Methods that are private in Keras are overridden and read in `hooks` alone.
 import functools
 import math
 import re
+import sys
 import warnings
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -808,12 +809,14 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         """Keras' method, which `fit` calls at its end.
 
         Warns where many steps in a row were skipped. PyTorch warns at once.
+        After an error there is no warning: on JAX there may be no state.
 
         Args:
             var_list: The model's variables.
         """
         super().finalize_variable_values(var_list)
-        if self.built and self.nonfinite == "skip":
+        failed = sys.exc_info()[0] is not None
+        if self.built and self.nonfinite == "skip" and not failed:
             self._warn_of_skips()
 
     # On TensorFlow Keras' own hook runs first: it sums over the replicas.
