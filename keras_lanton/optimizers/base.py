@@ -799,9 +799,8 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
         warnings.warn(
             f"{SKIPS_IN_A_ROW} steps in a row were skipped, or more: their "
             "gradients held a NaN or an infinity, so the weights did not "
-            "change. Look at the data and at the loss; see "
-            "docs/guides/diagnosing.md. Received: skipped_steps="
-            f"{self.skipped_steps}",
+            "change. Look at the data, the loss and the learning rate. "
+            f"Received: skipped_steps={self.skipped_steps}",
             stacklevel=2,
         )
 
