@@ -15,7 +15,6 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from helpers.variables import to_tensors
 from keras_lanton import Lanton
-from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
 
 
@@ -88,6 +87,14 @@ def test_64_bit_numbers():
     assert dtypes == {"int32", "float32"}
 
 
+STEPPERS = {
+    "lanton": Lanton,
+    "int8": lambda: Lanton(noise=None, momentum_dtype="int8"),
+    "paper": Lanton.paper,
+    **{name: getattr(baselines, name) for name in baselines.__all__},
+}
+
+
 def steps(optimizer, context=contextlib.nullcontext):
     """Weights after three steps on variables of all views."""
     variables = make_variables()
@@ -110,23 +117,11 @@ def test_a_step_within_autocast_is_the_same(make):
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX alone has it")
-@pytest.mark.parametrize(
-    "make",
-    keep(
-        [
-            lambda: Lanton(noise=NoiseAdaptiveRate(interval=1)),
-            lambda: Lanton(noise=None, momentum_dtype="int8"),
-            Lanton.paper,
-            *(getattr(baselines, name) for name in baselines.__all__),
-        ],
-        [],
-        exhaustive,
-    ),
-)
-def test_ranks_are_not_promoted(make):
-    """Of a step and of a measuring one, as shapes alone."""
+@pytest.mark.parametrize("name", keep(STEPPERS, ["lanton", "int8"], exhaustive))
+def test_ranks_are_not_promoted(name):
+    """All branches of a step, as shapes alone."""
     jax = pytest.importorskip("jax")
-    variables, optimizer = make_variables(), make()
+    variables, optimizer = make_variables(), STEPPERS[name]()
     optimizer.build(variables)
     values = [v.value for v in variables]
     with jax.numpy_rank_promotion("raise"):
