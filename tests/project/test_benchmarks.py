@@ -49,6 +49,20 @@ def test_gpu_benchmarks_run_without_a_gpu(
 
 
 @exhaustive
+@pytest.mark.parametrize("script", ["steps.py", "training.py", "kernels.py"])
+def test_gpu_runs_run_without_a_gpu(
+    script: str, tmp_path: pathlib.Path
+) -> None:
+    if BACKEND == "tensorflow" or (script, BACKEND) == ("kernels.py", "jax"):
+        pytest.skip("not measured on this backend")
+    found = run(f"gpu_runs/{script}", tmp_path, "--pretend")
+    assert found["pretended"]
+    assert found["device"] == "no GPU"
+    assert found["rows"]
+    assert not found["failed"]
+
+
+@exhaustive
 def test_narrow_matrices_have_results_of_their_own(
     tmp_path: pathlib.Path,
 ) -> None:
