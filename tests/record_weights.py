@@ -67,7 +67,12 @@ def lstm():
         [
             keras.Input((6,), dtype="int32"),
             keras.layers.Embedding(40, 20, name="tokens"),
-            keras.layers.LSTM(28, return_sequences=True, name="lstm"),
+            keras.layers.LSTM(
+                28,
+                return_sequences=True,
+                recurrent_initializer="zeros",  # no QR in bfloat16
+                name="lstm",
+            ),
             keras.layers.Dense(40, name="head"),
         ]
     )
@@ -194,15 +199,21 @@ VARIANTS = {
     "stochastic": lambda: Lanton(rounding="stochastic"),
 }
 IN_BFLOAT16 = ("bfloat16", "stochastic")
+ON_GPT2 = ("lanton", "paper", "muon", "adamuon", "scion_col")
 
 
 def all_runs():
-    """Pairs of a model and a case; variants are not on the CNN."""
-    for model in MODELS:
-        for case in CASES:
-            yield model, case
+    """Pairs of a model and a case; variants are not on every model.
+
+    TensorFlow traces a GPT-2 for half a minute, so it has few of them.
+    """
+    slow = keras.backend.backend() == "tensorflow"
+    for case in CASES:
+        for model in MODELS:
+            if not slow or model != "gpt2" or case in ON_GPT2:
+                yield model, case
     for case in VARIANTS:
-        for model in ("gpt2", "lstm"):
+        for model in ("lstm",) if slow else ("gpt2", "lstm"):
             yield model, case
 
 
@@ -239,10 +250,12 @@ def weights_of(model_name, case):
     ]
 
 
-def record(path):
+def record(path, only):
     found = {}
     start = time.time()
     for model, case in all_runs():
+        if only and case not in only:
+            continue
         names, weights = weights_of(model, case)
         for i, (name, one) in enumerate(zip(names, weights, strict=True)):
             found[f"{model}|{case}|{i}|{name}"] = one
@@ -301,6 +314,6 @@ if __name__ == "__main__":
     parser.add_argument("cases", nargs="*")
     given = parser.parse_args()
     if given.what == "record":
-        record(given.file)
+        record(given.file, given.cases)
     else:
         sys.exit(compare(given.file, given.cases))
