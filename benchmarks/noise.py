@@ -11,7 +11,6 @@ all shapes and cases; 1 is fair.
 """
 
 import functools
-import math
 
 import common
 import numpy as np
@@ -73,7 +72,7 @@ def make_estimator(name):
     from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
 
     kind, _, coefficients = name.partition(" ")
-    spectral = Spectral(
+    return Spectral(
         rows=coefficient_rows(coefficients or "jordan", 5),
         nuclear_norm={
             "newton_schulz": None,
@@ -86,13 +85,7 @@ def make_estimator(name):
             "lanczos": nuclear_norm.lanczos_nuclear_norm,
             "svd": nuclear_norm.svd_nuclear_norm,
         }[kind],
-    )
-
-    def estimate(D):
-        d_in, d_out = D.shape[-2:]
-        return spectral.dual(D) / math.sqrt(d_out / d_in)
-
-    return estimate
+    ).dual
 
 
 def measure_ratios(args, estimators):

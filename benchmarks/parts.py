@@ -32,19 +32,19 @@ class WithoutProducts(KerasStep):
 
 @contextlib.contextmanager
 def no_products():
-    """`polar_factor` without products, while a step is traced or taken."""
+    """`cheapest_form` without products, while a step is traced or taken."""
     from keras import ops
 
     from keras_lanton.norms import norms
 
-    original = norms.polar_factor
-    norms.polar_factor = lambda *sizes, factor=1.0, **options: (
-        lambda X: factor * ops.cast(X, "float32")
+    original = norms.cheapest_form
+    norms.cheapest_form = lambda *sizes, **options: (
+        lambda X: 1.0 * ops.cast(X, "float32")
     )
     try:
         yield
     finally:
-        norms.polar_factor = original
+        norms.cheapest_form = original
 
 
 def role(spec):

@@ -46,7 +46,7 @@ def flops(m, n, *, rows, form, restarts):
 def make_form(form, m, n, rows, dtype):
     """A function of a stack, and the number of its restarts."""
     from keras_lanton.orthogonalization.batching import one_by_one
-    from keras_lanton.orthogonalization.dispatch import polar_factor
+    from keras_lanton.orthogonalization.dispatch import cheapest_form
     from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
     from keras_lanton.orthogonalization.newton_schulz import newton_schulz
     from keras_lanton.orthogonalization.newton_schulz import restart_rows
@@ -54,7 +54,7 @@ def make_form(form, m, n, rows, dtype):
     if form == "standard":
         return lambda X: newton_schulz(X, rows, dtype=dtype), 0
     if form == "chosen":
-        polar = polar_factor(m, n, rows=rows, dtype=dtype)
+        polar = cheapest_form(m, n, rows=rows, dtype=dtype)
         return one_by_one(polar, min(m, n)), 0
     restarts = restart_rows(rows, dtype)
     return (

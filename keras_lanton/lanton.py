@@ -328,17 +328,17 @@ class Lanton(LMOOptimizer):
         return {r: n for r, n in norms.items() if r not in self.adamw_roles}
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """The step scale s of line 10, a factor on the LMO.
+        """The step scale s of line 10, on U V^T, sign(B) or B / rms(B).
 
         Args:
             spec: A variable whose role has a norm.
         """
         if spec.role == "embedding":
-            return float(self.embedding_scale)
+            return float(self.embedding_scale / spec.d_in)
         if spec.role == "vector":
             return float(self.vector_scale)
         if self.step_scale == "operator":
-            return 1.0
+            return self.lmo_scale(spec)
         scale = self.hidden_scale * rms_matched(spec)
         if self.step_scale == "fan_in":
             scale *= (WIDTH / spec.d_in) ** 0.5

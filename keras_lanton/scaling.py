@@ -28,6 +28,7 @@ from keras_lanton.utils.presets import PRESETS
 from keras_lanton.utils.presets import llama
 from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.variables.stacks import SHORT_FIRST
 from keras_lanton.variables.stacks import Stack
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.table import bytes_of
@@ -115,7 +116,7 @@ def views(
     split = layout == "model"
     shared = Devices(count=devices, split=split) if devices > 1 else None
     found = []
-    for whole in equal_stacks(specs, ("hidden",)):
+    for whole in equal_stacks(specs, {"hidden": SHORT_FIRST}):
         size = largest_size(whole, max_temporary_bytes, shared)
         stacks = whole.cut(size, whole_variables=True)
         turns = sum(math.ceil(len(stack) / devices) for stack in stacks)

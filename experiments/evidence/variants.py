@@ -78,8 +78,8 @@ class Variant(NoiseAdaptiveRate):
         g = _chunk(group, chunk, G)
         O = norm.lmo(B)
         # Over the norm's own bound, which the dual norm is for Spectral only.
-        earned = -ops.sum(g * O, axis=(-2, -1))
-        bound = -ops.sum(g * norm.lmo(g), axis=(-2, -1))
+        earned = ops.sum(g * O, axis=(-2, -1))
+        bound = ops.sum(g * norm.lmo(g), axis=(-2, -1))
         return earned / ops.where(bound > 0, bound, 1.0)
 
     def accumulate(self, plan, state, outputs, measured):

@@ -25,8 +25,8 @@ class Bounded(Sign):
     """`Sign`, for what is bounded by 1 already."""
 
     def lmo(self, B, noise=None):
-        """-B / d_in."""
-        return -ops.cast(B, "float32") / B.shape[self.d_in_axis]
+        """A copy of B."""
+        return 1.0 * ops.cast(B, "float32")
 
 
 @dataclasses.dataclass(frozen=True)

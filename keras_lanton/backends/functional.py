@@ -441,10 +441,8 @@ def shrunk_signs(
     inverse: Tensor,
     rows: Tensor,
     columns: Tensor,
-    *,
-    factor: float,
 ) -> Tensor:
-    """Factor x / sqrt(x^2 + rows columns) of x = inverse X, or factor sign(X).
+    """X / sqrt(x^2 + rows columns) of x = inverse X, or sign(X).
 
     Args:
         X: `(n, rows, columns)`, any float dtype.
@@ -452,7 +450,6 @@ def shrunk_signs(
         inverse: `(n, 1, 1)` float32.
         rows: `(n, rows, 1)` float32, above 0.
         columns: `(n, 1, columns)` float32, above 0.
-        factor: A number.
 
     Returns:
         A new tensor of the shape of X, float32.
@@ -460,7 +457,7 @@ def shrunk_signs(
     X = ops.cast(X, "float32")
     x = clip(inverse * X, -LARGEST_SQUARED, LARGEST_SQUARED)
     found = x * ops.rsqrt(x * x + rows * columns)
-    return factor * where(noisy, found, ops.sign(X))
+    return where(noisy, found, ops.sign(X))
 
 
 def add_products(

@@ -298,27 +298,23 @@ def shrunk_signs(
     inverse: Tensor,
     rows: Tensor,
     columns: Tensor,
-    *,
-    factor: float,
 ) -> Tensor:
     """`functional.shrunk_signs`, on a CPU a block after the other.
 
     All that is done to a block is done in the processor's cache.
     """
     if X.device.type != "cpu":
-        return functional.shrunk_signs(
-            X, noisy, inverse, rows, columns, factor=factor
-        )
+        return functional.shrunk_signs(X, noisy, inverse, rows, columns)
     found = torch.empty_like(X, dtype=torch.float32)
     for x, is_noisy, inv, r, c, out in zip(
         X, noisy, inverse, rows, columns, found, strict=True
     ):
         if not bool(is_noisy):
-            torch.sign(x.float(), out=out).mul_(factor)
+            torch.sign(x.float(), out=out)
         elif x.stride(0) < x.stride(1):
-            _shrink_signs(x.T, float(inv), c.T, r.T, factor, out.T)
+            _shrink_signs(x.T, float(inv), c.T, r.T, out.T)
         else:
-            _shrink_signs(x, float(inv), r, c, factor, out)
+            _shrink_signs(x, float(inv), r, c, out)
     return found
 
 
@@ -327,7 +323,6 @@ def _shrink_signs(
     inverse: float,
     rows: Tensor,
     columns: Tensor,
-    factor: float,
     out: Tensor,
 ) -> None:
     """Writes `functional.shrunk_signs` of one matrix to `out`."""
@@ -338,7 +333,7 @@ def _shrink_signs(
     ):
         x = (x.float() * inverse).clamp_(-largest, largest)
         root = torch.addcmul(r * columns, x, x).rsqrt_()
-        torch.mul(x.mul_(factor), root, out=block)
+        torch.mul(x, root, out=block)
 
 
 def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:

@@ -109,7 +109,7 @@ class AdaMuon(LMOOptimizer):
         self.second_moment_epsilon = float(second_moment_epsilon)
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.
+        """0.2 sqrt(max(d_in, d_out)).
 
         Args:
             spec: A hidden variable.
@@ -173,9 +173,7 @@ class SecondMomentDirection(Direction):
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
-        """P scaled to the RMS of an LMO, and sqrt(V); see the base class."""
-        # The LMO is -sqrt(columns / rows) U V^T.
-        O = O * math.sqrt(stack.rows / stack.columns)
+        """P scaled to the RMS of U V^T, and sqrt(V); see the base class."""
         places = [self.places[i] for i in stack.indices]
         roots = backend.mean_roots_(
             [state["second_moment_root"][k] for k in places],
@@ -185,4 +183,4 @@ class SecondMomentDirection(Direction):
         root = stack.gather(dict(zip(stack.indices, roots, strict=True)))
         unit, _ = backend.unit_norm(O / (root + self.epsilon))
         changes = {"second_moment_root": dict(zip(places, roots, strict=True))}
-        return math.sqrt(stack.columns) * unit, changes
+        return math.sqrt(stack.rows) * unit, changes

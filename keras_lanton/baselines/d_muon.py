@@ -83,7 +83,7 @@ class DMuon(LMOOptimizer):
         return self.hidden_scale
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """0.2 sqrt(max(d_in, d_out)), over the LMO's own factor.
+        """0.2 sqrt(max(d_in, d_out)).
 
         Args:
             spec: A hidden variable.

@@ -107,13 +107,13 @@ class Gluon(LMOOptimizer):
         return {"hidden": hidden, "embedding": Sign(), "vector": RMS()}
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """The variable's fixed radius; 1 where it follows the gradient.
+        """The LMO's factor times the fixed radius, 1 where there is none.
 
         Args:
             spec: The variable.
         """
-        found = _first(self.radii, spec.path)
-        return 1.0 if found is None else float(found)
+        radius = _first(self.radii, spec.path)
+        return self.lmo_scale(spec) * (1.0 if radius is None else radius)
 
     def make_direction(self, layout: VariableLayout) -> Direction:
         """The LMO, with radii that follow the gradient where that is wanted.
@@ -133,10 +133,11 @@ class Gluon(LMOOptimizer):
                         f"path. Allowed: {paths}. Received: {pattern!r}"
                     )
         pairs = [_first(self.smoothness, p) or (np.nan, np.nan) for p in paths]
-        per_variable = np.array(pairs, "float32").reshape(-1, 2)
+        smoothness = np.array(pairs, "float32").reshape(-1, 2)
+        lmo_scale = np.array(list(map(self.lmo_scale, layout.specs)), "float32")
         return AdaptiveRadius(
-            smoothness=per_variable[layout.variable_of_matrix],
-            transpose_scale=layout.transpose_scale,
+            smoothness=smoothness[layout.variable_of_matrix],
+            lmo_scale=lmo_scale[layout.variable_of_matrix],
         )
 
 
@@ -147,12 +148,11 @@ class AdaptiveRadius(Direction):
     Args:
         smoothness: L0 and L1 of each matrix, `(matrices, 2)`; NaN where the
             radius is fixed.
-        transpose_scale: Factor on the dual norm of matrices that are
-            transposed in their stack, `(matrices,)`.
+        lmo_scale: Factor of the LMO of each matrix, `(matrices,)` float32.
     """
 
     smoothness: np.ndarray
-    transpose_scale: np.ndarray
+    lmo_scale: np.ndarray
 
     def after(
         self,
@@ -163,13 +163,13 @@ class AdaptiveRadius(Direction):
         weights: Sequence[Any],
         state: State,
     ) -> tuple[Tensor, Changes]:
-        """T LMO(M); see the base class."""
+        """T times the `lmo` of M; see the base class."""
         smoothness = self.smoothness[matrices]
         if not np.isfinite(smoothness).any():
             return O, {}
-        # <M, LMO(M)> = -||M||_*, whichever way the matrices lie.
-        dual = -ops.sum(ops.cast(M, "float32") * O, axis=(-2, -1))
-        dual = dual * ops.convert_to_tensor(self.transpose_scale[matrices])
+        # <M, LMO(M)> = -||M||_*.
+        dual = ops.sum(ops.cast(M, "float32") * O, axis=(-2, -1))
+        dual = dual * ops.convert_to_tensor(self.lmo_scale[matrices])
         radius = _adaptive_radius(dual, smoothness)
         return backend.scale_(O, radius[:, None, None]), {}
 

@@ -70,10 +70,9 @@ class Muon(LMOOptimizer):
         )
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """sqrt(max(1, d_out / d_in)), over the LMO's own factor.
+        """sqrt(max(1, d_out / d_in)).
 
         Args:
             spec: A hidden variable.
         """
-        shape = spec.d_out / spec.d_in
-        return math.sqrt(max(1.0, shape)) / math.sqrt(shape)
+        return math.sqrt(max(1.0, spec.d_out / spec.d_in))

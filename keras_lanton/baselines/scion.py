@@ -165,19 +165,15 @@ class Scion(LMOOptimizer):
         return np.where(self._layout.decayed, 1.0, 0.0)
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """rho, times the LMO's divisor where that is not wanted.
+        """rho, times the factor of the LMO where that is wanted.
 
         Args:
             spec: The variable.
         """
-        if spec.role == "hidden":
-            return self.hidden_scale
-        if spec.role == "vector":
-            return self.vector_scale
-        if self.embedding_normalized:
-            return self.embedding_scale
-        power = 0.5 if self.embedding_norm == "row" else 1.0
-        return self.embedding_scale * float(spec.d_in**power)
+        rho: float = getattr(self, f"{spec.role}_scale")
+        if spec.role != "embedding" or self.embedding_normalized:
+            return rho * self.lmo_scale(spec)
+        return rho / spec.d_in**0.5 if self.embedding_norm == "row" else rho
 
     def initialize(self, variables: Sequence[Any], seed: int = 0) -> None:
         """Draws hidden kernels and embeddings on the edges of their balls.
@@ -221,11 +217,11 @@ class Scion(LMOOptimizer):
     def _drawn(
         self, spec: VariableSpec, random: np.random.Generator
     ) -> np.ndarray:
-        """Random matrices of norm 1, `(batch, d_in, d_out)`."""
+        """`lmo` of random matrices, `(batch, d_in, d_out)`."""
         draw = random.standard_normal((spec.batch, spec.d_in, spec.d_out))
         if spec.role == "hidden":
             U, _, V = np.linalg.svd(draw, full_matrices=False)
-            return np.asarray(U @ V * (spec.d_out / spec.d_in) ** 0.5)
+            return np.asarray(U @ V)
         norm = self.norms_by_role()[spec.role]
-        lmo = norm.lmo(ops.convert_to_tensor(draw, "float32"))
+        lmo = norm.lmo(ops.convert_to_tensor(-draw, "float32"))
         return np.asarray(ops.convert_to_numpy(lmo))

@@ -471,8 +471,8 @@ class NoiseAdaptiveRate(Part):
         """
         place = plan.placement
         d = backend.take(outputs, backend.constant(place.columns))
-        if self.alpha_unit != "signal":  # which has no unit
-            d = backend.constant(plan.layout.transpose_scale) * d
+        if self.alpha_unit != "signal":  # a quotient, where it cancels
+            d = backend.constant(plan.dual_scale) * d
         noise = update_noise(state["noise"], d, beta_2=self.beta_2)
         count = state["measurements"] + ops.cast(measured, "int32")
         new = {

@@ -301,26 +301,33 @@ class MeasurementPlan:
         placement: The place of each matrix in the groups.
         chunk_counts: Number of chunks of each group, int32; also the due
             chunk of a group that pauses.
+        dual_scale: Factor of each matrix from its norm's `dual` to the dual
+            norm, `(matrices,)` float32.
     """
 
     layout: VariableLayout
     groups: tuple[MeasurementGroup, ...]
     placement: Placement
     chunk_counts: np.ndarray
+    dual_scale: np.ndarray
 
 
 def plan_measurements(
-    layout: VariableLayout, groups: Sequence[MeasurementGroup]
+    layout: VariableLayout,
+    groups: Sequence[MeasurementGroup],
+    dual_scale: np.ndarray,
 ) -> MeasurementPlan:
     """The plan of some measurement groups.
 
     Args:
         layout: The variables.
         groups: The groups.
+        dual_scale: See `MeasurementPlan`.
     """
     return MeasurementPlan(
         layout=layout,
         groups=tuple(groups),
         placement=find_placement(groups, layout.specs),
         chunk_counts=np.array([len(g.chunks) for g in groups], "int32"),
+        dual_scale=dual_scale.astype("float32"),
     )

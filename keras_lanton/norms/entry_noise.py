@@ -119,17 +119,16 @@ class EntryNoise:
         rows, columns, m = self._relative()
         return rows, columns, m, self.known[:, None, None]
 
-    def shrunk_signs(self, M: Tensor, *, factor: float = 1.0) -> Tensor:
+    def shrunk_signs(self, M: Tensor) -> Tensor:
         """M / sqrt(M^2 + V_M), V_M the variance of its own noise.
 
         These are signs, but for entries that noise may have flipped.
 
         Args:
             M: Momentum, `(n, rows, columns)`, any float dtype.
-            factor: Factor on the result.
 
         Returns:
-            Likewise, float32, in [-1, 1] times the factor.
+            Likewise, float32, in [-1, 1].
         """
         rows, columns, m = self._relative()
         noisy = ops.logical_and(self.known[:, None, None], m > SMALLEST_UNIT)
@@ -140,5 +139,4 @@ class EntryNoise:
             1.0 / backend.where(noisy, m, 1.0),
             backend.maximum(share * rows, SMALLEST**2),
             backend.maximum(columns, SMALLEST**2),
-            factor=factor,
         )

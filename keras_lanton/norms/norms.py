@@ -10,10 +10,15 @@
 a kernel stored as (out, in).
 
 A linear minimization oracle (LMO) returns the matrix of norm 1 that is most
-opposed to B. Each norm works on stacks `(batch, d_in, d_out)`; `lmo` keeps
-the shape and gives float32, `dual` gives float32 `(batch,)`. Both are exact
-for entries of any finite size: everything is divided by its norm before it
-is squared, and the norm is taken of entries of at most 1.
+opposed to B. The functions of tensors leave out the factors of shape, and the
+minus: `lmo` is U V^T, sign(B) or B / rms(B), `dual` the nuclear norm. The
+factors are numbers of the shape, `lmo_scale` and `dual_scale`. A plan has them
+as one array each, so no matrix is multiplied by them.
+
+Each norm works on stacks `(batch, d_in, d_out)`; `lmo` keeps the shape and
+gives float32, `dual` gives float32 `(batch,)`. Both are exact for entries of
+any finite size: everything is divided by its norm before it is squared, and
+the norm is taken of entries of at most 1.
 """
 
 import abc
@@ -32,9 +37,12 @@ from keras_lanton.norms.entry_noise import whiten
 from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import inner_products
 from keras_lanton.orthogonalization.batching import one_by_one
-from keras_lanton.orthogonalization.dispatch import polar_factor
+from keras_lanton.orthogonalization.dispatch import cheapest_form
 from keras_lanton.types import Row
 from keras_lanton.types import Tensor
+from keras_lanton.variables.stacks import AS_GIVEN
+from keras_lanton.variables.stacks import AS_STORED
+from keras_lanton.variables.stacks import SHORT_FIRST
 from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
@@ -45,7 +53,7 @@ class Norm(abc.ABC):
 
     @abc.abstractmethod
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """The step of norm 1 most opposed to B [Alg. 1, line 6].
+        """The LMO over `-lmo_scale` [Alg. 1, line 6].
 
         Args:
             B: `(batch, d_in, d_out)`, any float dtype.
@@ -54,12 +62,13 @@ class Norm(abc.ABC):
                 norms leave it out.
 
         Returns:
-            `(batch, d_in, d_out)`, float32; zero where B is zero.
+            `(batch, d_in, d_out)`, float32, a new tensor; zero where B is
+            zero.
         """
 
     @abc.abstractmethod
     def dual(self, D: Tensor) -> Tensor:
-        """Dual norm of the noise sample [Alg. 1, line 7].
+        """Dual norm of the noise sample over `dual_scale` [Alg. 1, line 7].
 
         Args:
             D: `(batch, d_in, d_out)`, any float dtype.
@@ -68,13 +77,33 @@ class Norm(abc.ABC):
             `(batch,)`, float32, in the units of D.
         """
 
-    @abc.abstractmethod
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """Root mean square of the entries of an LMO of full rank."""
+    def lmo_scale(self, d_in: int, d_out: int) -> float:
+        """The factor that gives `lmo` norm 1; above 0."""
+        return 1.0
 
-    def of_transposed(self) -> "Norm":
-        """The same norm of matrices that are given as `(d_out, d_in)`."""
-        return Transposed(self)
+    def dual_scale(self, d_in: int, d_out: int) -> float:
+        """The factor from `dual` to the dual norm; above 0."""
+        return self.lmo_scale(d_in, d_out)
+
+    def lmo_rms(self, d_in: int, d_out: int) -> float:
+        """Root mean square of the entries of an `lmo` of full rank."""
+        return 1.0
+
+    @property
+    def transposed(self) -> "Norm | None":
+        """The same norm of matrices that are given as `(d_out, d_in)`.
+
+        Itself if `lmo(A^T)` is `lmo(A)^T` and `dual(A^T)` is `dual(A)`. None:
+        there is no such norm, and all matrices are laid as `(d_in, d_out)`.
+        """
+        return None
+
+    @property
+    def orientation(self) -> str:
+        """How stacks lay the matrices; see `variables.stacks`."""
+        if self.transposed is None:
+            return AS_GIVEN
+        return SHORT_FIRST if self.transposed is self else AS_STORED
 
 
 def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
@@ -82,34 +111,10 @@ def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
 
     Args:
         norms: Norm of each role, of matrices `(d_in, d_out)`.
-        stack: The stack.
+        stack: The stack, laid as its norm's `orientation` says.
     """
     norm = norms[stack.role]
-    return norm.of_transposed() if stack.transposed else norm
-
-
-@dataclasses.dataclass(frozen=True)
-class Transposed(Norm):
-    """A norm of matrices that are given as `(d_out, d_in)`.
-
-    Args:
-        norm: The norm of `(d_in, d_out)`.
-    """
-
-    norm: Norm
-
-    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """The transposed LMO of B^T; noise is left out [Alg. 1, line 6]."""
-        B = ops.swapaxes(B, -2, -1)
-        return ops.swapaxes(self.norm.lmo(B), -2, -1)
-
-    def dual(self, D: Tensor) -> Tensor:
-        """The dual norm of D^T [Alg. 1, line 7]."""
-        return self.norm.dual(ops.swapaxes(D, -2, -1))
-
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """The same as that of the norm."""
-        return self.norm.lmo_rms(d_in, d_out)
+    return (norm.transposed or norm) if stack.transposed else norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,50 +138,52 @@ class Spectral(Norm):
     devices: Devices | None = None
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """-sqrt(d_out/d_in) U V^T [Alg. 1, line 6]."""
-        d_in, d_out = B.shape[-2:]
-        lmo = polar_factor(
-            d_in,
-            d_out,
-            rows=self.rows,
-            dtype=self.dtype,
-            factor=-math.sqrt(d_out / d_in),
-        )
-        side = min(d_in, d_out)
+        """U V^T [Alg. 1, line 6]."""
+        polar = self._polar_factor(B)
+        side = min(B.shape[-2:])
         if self.devices is not None:
             B = B if noise is None else whiten(B, *noise.of_each())
-            return backend.share_out(one_by_one(lmo, side), B, self.devices)
+            return backend.share_out(one_by_one(polar, side), B, self.devices)
         if noise is None:
-            return one_by_one(lmo, side)(B)
-        of_noise = one_by_one(lambda parts: lmo(whiten(*parts)), side)
+            return one_by_one(polar, side)(B)
+        of_noise = one_by_one(lambda parts: polar(whiten(*parts)), side)
         return of_noise((B, *noise.of_each()))
 
     def dual(self, D: Tensor) -> Tensor:
-        """sqrt(d_out/d_in) times the nuclear norm [Alg. 1, line 7]."""
-        d_in, d_out = D.shape[-2:]
+        """The nuclear norm [Alg. 1, line 7]."""
         if self.nuclear_norm is frobenius_nuclear_norm:  # of any scale
-            return math.sqrt(d_out / d_in) * frobenius_nuclear_norm(D)
+            return frobenius_nuclear_norm(D)
+        side = min(D.shape[-2:])
         estimate: Callable[[Tensor], Tensor]
         if self.nuclear_norm is None:
-            polar = polar_factor(d_in, d_out, rows=self.rows, dtype=self.dtype)
-            polar = one_by_one(polar, min(d_in, d_out))
+            polar = one_by_one(self._polar_factor(D), side)
             estimate = functools.partial(
                 _scaled, lambda D: inner_products(D, polar(D))
             )
         else:
             estimate = one_by_one(
-                functools.partial(_scaled, self.nuclear_norm), min(d_in, d_out)
+                functools.partial(_scaled, self.nuclear_norm), side
             )
         if self.devices is not None:
-            estimate = functools.partial(
-                backend.share_out, estimate, devices=self.devices
-            )
-        nuclear_norms = estimate(D)
-        return math.sqrt(d_out / d_in) * nuclear_norms
+            return backend.share_out(estimate, D, self.devices)
+        return estimate(D)
+
+    def _polar_factor(self, B: Tensor) -> Callable[[Tensor], Tensor]:
+        """Newton-Schulz of matrices of the shape of B's."""
+        return cheapest_form(*B.shape[-2:], rows=self.rows, dtype=self.dtype)
+
+    def lmo_scale(self, d_in: int, d_out: int) -> float:
+        """sqrt(d_out/d_in)."""
+        return math.sqrt(d_out / d_in)
 
     def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """sqrt(d_out/d_in) / sqrt(max(d_in, d_out))."""
-        return math.sqrt(d_out / d_in / max(d_in, d_out))
+        """1 / sqrt(max(d_in, d_out))."""
+        return 1.0 / math.sqrt(max(d_in, d_out))
+
+    @property
+    def transposed(self) -> "Spectral":
+        """Itself."""
+        return self
 
 
 def _scaled(estimate: Callable[[Tensor], Tensor], D: Tensor) -> Tensor:
@@ -196,11 +203,10 @@ class Sign(Norm):
     d_in_axis: int = -2
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """-sign(B) / d_in, or -B / sqrt(B^2 + V) / d_in [Alg. 1, line 6]."""
+        """sign(B), or B / sqrt(B^2 + V) [Alg. 1, line 6]."""
         if noise is not None:
-            return noise.shrunk_signs(B, factor=-1.0 / B.shape[self.d_in_axis])
-        signs = ops.cast(ops.sign(B), "float32")
-        return backend.scale_(signs, -1.0 / B.shape[self.d_in_axis])
+            return noise.shrunk_signs(B)
+        return ops.cast(ops.sign(B), "float32")
 
     def dual(self, D: Tensor) -> Tensor:
         """1->1 norm as printed: max over d_in of abs sums [Alg. 1, line 7]."""
@@ -208,11 +214,16 @@ class Sign(Norm):
         sums = ops.norm(ops.cast(D, "float32"), ord=1, axis=d_out_axis)
         return ops.max(sums, axis=-1)
 
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
+    def lmo_scale(self, d_in: int, d_out: int) -> float:
         """1 / d_in."""
         return 1.0 / d_in
 
-    def of_transposed(self) -> "Sign":
+    def dual_scale(self, d_in: int, d_out: int) -> float:
+        """1: the printed dual norm has no factor."""
+        return 1.0
+
+    @property
+    def transposed(self) -> "Sign":
         """The same with the inputs on the other axis."""
         return dataclasses.replace(self, d_in_axis=-3 - self.d_in_axis)
 
@@ -222,21 +233,21 @@ class RMS(Norm):
     """Root mean square of all d entries."""
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """-sqrt(d) B / l2(B) = -B / rms(B) [Alg. 1, line 6]."""
+        """sqrt(d) B / l2(B) = B / rms(B) [Alg. 1, line 6]."""
         unit, _ = backend.unit_norm(B)
-        return -math.sqrt(B.shape[-2] * B.shape[-1]) * unit
+        return math.sqrt(B.shape[-2] * B.shape[-1]) * unit
 
     def dual(self, D: Tensor) -> Tensor:
         """sqrt(d) l2(D) [Alg. 1, line 7]."""
         _, norm = backend.unit_norm(D)
         return math.sqrt(D.shape[-2] * D.shape[-1]) * norm[..., 0, 0]
 
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """1."""
-        return 1.0
+    @property
+    def transposed(self) -> "RMS":
+        """Itself."""
+        return self
 
 
-@dataclasses.dataclass(frozen=True)
 class ColNorm(Norm):
     """Column norm: d_in times the largest RMS of a column.
 
@@ -246,49 +257,44 @@ class ColNorm(Norm):
         Pethick et al. 2025, arXiv 2502.07529, table of norms.
     """
 
+    axis = -1  # of the entries of a column
+
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """-sqrt(d_out) B_i / (d_in ||B_i||) for each row i of d_out entries."""
-        unit, _ = _unit_vectors(B, axis=-1)
-        return backend.scale_(unit, -math.sqrt(B.shape[-1]) / B.shape[-2])
+        """B_i / rms(B_i) for each column i."""
+        unit, _ = self._unit_vectors(B)
+        return backend.scale_(unit, math.sqrt(B.shape[self.axis]))
 
     def dual(self, D: Tensor) -> Tensor:
-        """sqrt(d_out) / d_in times the sum of the rows' norms."""
-        _, norms = _unit_vectors(D, axis=-1)
-        total = ops.sum(norms, axis=(-2, -1))
-        return math.sqrt(D.shape[-1]) / D.shape[-2] * total
+        """The root of a column's length times the sum of all l2 norms."""
+        _, norms = self._unit_vectors(D)
+        return math.sqrt(D.shape[self.axis]) * ops.sum(norms, axis=(-2, -1))
 
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
+    def lmo_scale(self, d_in: int, d_out: int) -> float:
         """1 / d_in."""
         return 1.0 / d_in
 
+    @property
+    def transposed(self) -> Norm:
+        """The row norm, whose factor is the same."""
+        return RowNorm()
 
-@dataclasses.dataclass(frozen=True)
-class RowNorm(Norm):
+    def _unit_vectors(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Each column over its l2 norm, and the norms; zero stays zero."""
+        X, whole = backend.unit_norm(X)
+        norms = ops.sqrt(ops.sum(X * X, axis=self.axis, keepdims=True))
+        return X / backend.where(norms > 0, norms, 1.0), whole * norms
+
+
+class RowNorm(ColNorm):
     """Row norm: sqrt(d_in) times the largest l2 norm of a row.
 
-    A row of a kernel stored as (out, in) is a column of `(d_in, d_out)`.
-
-    References:
-        Pethick et al. 2025, arXiv 2502.07529, table of norms.
+    A row of a kernel stored as (out, in) is a column of `(d_in, d_out)`. The
+    LMO and its factor are those of the column norm, on the other axis.
     """
 
-    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """-B_j / (sqrt(d_in) ||B_j||) for each column j of d_in entries."""
-        unit, _ = _unit_vectors(B, axis=-2)
-        return backend.scale_(unit, -1.0 / math.sqrt(B.shape[-2]))
+    axis = -2
 
-    def dual(self, D: Tensor) -> Tensor:
-        """The sum of the columns' norms over sqrt(d_in)."""
-        _, norms = _unit_vectors(D, axis=-2)
-        return ops.sum(norms, axis=(-2, -1)) / math.sqrt(D.shape[-2])
-
-    def lmo_rms(self, d_in: int, d_out: int) -> float:
-        """1 / d_in."""
-        return 1.0 / d_in
-
-
-def _unit_vectors(X: Tensor, *, axis: int) -> tuple[Tensor, Tensor]:
-    """Each row or column over its l2 norm, and the norms; zero stays zero."""
-    X, whole = backend.unit_norm(X)
-    norms = ops.sqrt(ops.sum(X * X, axis=axis, keepdims=True))
-    return X / backend.where(norms > 0, norms, 1.0), whole * norms
+    @property
+    def transposed(self) -> Norm:
+        """The column norm, whose factor is the same."""
+        return ColNorm()

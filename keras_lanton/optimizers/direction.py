@@ -39,7 +39,7 @@ class Direction:
         """The direction, and changes of the state.
 
         Args:
-            O: LMO of `before(M)`, `(n, rows, columns)` float32.
+            O: The `lmo` of `before(M)`, `(n, rows, columns)` float32.
             M: Momentum of the stack, likewise.
             stack: The stack.
             matrices: Positions of its matrices among all, `(n,)` int32.

@@ -169,12 +169,21 @@ class LMOOptimizer(LayerwiseOptimizer):
         return {"hidden": hidden}
 
     def scale_of(self, spec: VariableSpec) -> float:
-        """The factor s on the LMO of a variable whose role has a norm.
+        """The factor s on the `lmo` of a variable whose role has a norm.
 
         Args:
             spec: The variable.
         """
         raise NotImplementedError
+
+    def lmo_scale(self, spec: VariableSpec) -> float:
+        """The factor s that makes steps LMOs, of norm 1.
+
+        Args:
+            spec: A variable whose role has a norm.
+        """
+        norm = self.norms_by_role()[spec.role]
+        return norm.lmo_scale(spec.d_in, spec.d_out)
 
     @property
     def hidden_rms(self) -> float | None:
@@ -370,7 +379,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         return X, self.new_state(state, active, t, **new)
 
     def _lmo_rates(self, ratio: Tensor, active: Tensor, eta: Tensor) -> Tensor:
-        """eta_t^l s of each matrix, 0 without a gradient, `(matrices,)`.
+        """-eta_t^l s of each matrix, 0 without a gradient, `(matrices,)`.
 
         Args:
             ratio: sqrt(a_t^l / a_t^m), `(matrices,)`.
@@ -380,7 +389,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         with backend.on_host():
             mask = ops.cast(active, "float32")
         rates = eta * ratio * backend.on_device(mask)
-        return backend.constant(self._work.step_scales) * rates
+        return backend.constant(self._work.step_scale) * rates
 
     def _noise_ratio(
         self,
@@ -754,15 +763,12 @@ def update_stack_(
 
 
 def rms_matched(spec: VariableSpec) -> float:
-    """The factor that gives a hidden LMO an RMS of 1, about that of AdamW.
-
-    sqrt(max(d_in, d_out)) U V^T over sqrt(d_out / d_in) U V^T.
+    """The factor that gives U V^T an RMS of 1, about that of AdamW's updates.
 
     Args:
-        spec: The variable.
+        spec: A hidden variable.
 
     References:
         Liu et al. 2025, Muon is Scalable for LLM Training.
     """
-    operator = (spec.d_out / spec.d_in) ** 0.5
-    return float(max(spec.d_in, spec.d_out) ** 0.5 / operator)
+    return float(max(spec.d_in, spec.d_out) ** 0.5)

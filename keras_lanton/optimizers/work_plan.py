@@ -41,9 +41,9 @@ class WorkPlan:
         lines: For each stack the place of its rows and columns in the state,
             or None.
         measurements: The plan of the measurements.
-        step_scales: Factor s on the LMO of each matrix as it lies in its
-            stack, times its rate's multiplier, `(matrices,)` float32; 0 where
-            the role has no norm.
+        step_scale: Minus the factor s of each matrix on its norm's `lmo`,
+            times its rate's multiplier, `(matrices,)` float32; 0 where the
+            role has no norm.
         placements: Placement of each updated variable's weights on devices,
             by the backend's `layouts`.
     """
@@ -52,7 +52,7 @@ class WorkPlan:
     stacks: tuple[tuple[Stack, np.ndarray], ...]
     lines: tuple[Lines | None, ...]
     measurements: MeasurementPlan
-    step_scales: np.ndarray
+    step_scale: np.ndarray
     placements: tuple[Any, ...]
 
     def gather(self, stack: Stack, tensors: Mapping[int, Tensor]) -> Tensor:
@@ -97,7 +97,9 @@ def plan_work(
         max_bytes: Memory for the temporaries of one stack.
         devices: Devices that share out the work.
     """
-    stacks = equal_stacks(layout.specs, tuple(norms))
+    stacks = equal_stacks(
+        layout.specs, {role: norm.orientation for role, norm in norms.items()}
+    )
     groups = (
         make_groups(
             stacks,
@@ -121,13 +123,20 @@ def plan_work(
             for _ in cut
         ]
     pieces = _cut_stacks(layout, stacks, max_bytes, devices)
-    measurements = plan_measurements(layout, groups)
+    dual_scale = _per_variable(
+        layout, norms, lambda s: norms[s.role].dual_scale(s.d_in, s.d_out)
+    )
+    measurements = plan_measurements(
+        layout, groups, dual_scale[layout.variable_of_matrix]
+    )
+    step_scale = -_per_variable(layout, norms, scale_of)
+    step_scale *= np.asarray(layout.rate_multipliers, "float64")
     return WorkPlan(
         norms=norms,
         stacks=tuple(pieces),
         lines=tuple(lines_of(*one, measurements.placement) for one in pieces),
         measurements=measurements,
-        step_scales=_step_scales(layout, norms, scale_of),
+        step_scale=step_scale[layout.variable_of_matrix].astype("float32"),
         placements=tuple(places),
     )
 
@@ -152,14 +161,12 @@ def _cut_stacks(
     ]
 
 
-def _step_scales(
+def _per_variable(
     layout: VariableLayout,
     norms: Mapping[str, Norm],
-    scale_of: Callable[[VariableSpec], float],
+    number_of: Callable[[VariableSpec], float],
 ) -> np.ndarray:
-    scales: Any = [
-        scale_of(spec) if spec.role in norms else 0.0 for spec in layout.specs
-    ]
-    scales = np.multiply(scales, layout.rate_multipliers)
-    per_matrix = scales[layout.variable_of_matrix]
-    return np.asarray(per_matrix * layout.transpose_scale, "float32")
+    """A number of each variable, `(variables,)` float64; 0 without a norm."""
+    return np.array(
+        [number_of(s) if s.role in norms else 0.0 for s in layout.specs]
+    )

@@ -37,7 +37,7 @@ def temporary_bytes(stack: Stack) -> int:
     """
     area = stack.rows * stack.columns
     if stack.role == "hidden":
-        return 4 * (3 * area + 5 * stack.rows**2)
+        return 4 * (3 * area + 5 * min(stack.rows, stack.columns) ** 2)
     return 4 * 2 * area
 
 

@@ -1,7 +1,6 @@
 """The choice of the cheapest stable form of Newton-Schulz on this machine."""
 
 import functools
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,30 +62,6 @@ def products(side: int, dtype: str = "float32") -> Products:
     if backends.uses_gpu_kernels() and backend.device() == "gpu":
         return Products(backend.gpu_product, share=0.5)
     return Products(add=backend.add_products)
-
-
-def polar_factor(
-    d_in: int,
-    d_out: int,
-    *,
-    rows: Sequence[Row],
-    dtype: str,
-    factor: float = 1.0,
-) -> Callable[[Tensor], Tensor]:
-    """Newton-Schulz of matrices of one shape, on their own or stacked.
-
-    Args:
-        d_in: Rows of the matrices.
-        d_out: Their columns.
-        rows: Coefficients, one row per step.
-        dtype: See `working_dtype`.
-        factor: Factor on the result.
-
-    Returns:
-        A function of `(..., d_in, d_out)`, to float32.
-    """
-    form = cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
-    return lambda X: backend.scale_(form(X), factor)
 
 
 def cheapest_form(

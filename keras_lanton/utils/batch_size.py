@@ -286,7 +286,7 @@ class _Probe(Lanton):
             M = self._work.gather(stack, {i: B[i] for i in stack.indices})
             dual = norm_of(self._work.norms, stack).dual(M)
             norms[matrices] = ops.convert_to_numpy(dual)
-        norms *= self._layout.transpose_scale
+        norms *= self._work.measurements.dual_scale
         return norms / (1.0 - self.beta_1**steps)
 
 

@@ -9,7 +9,6 @@ from keras import ops
 from keras_lanton.types import ROLES
 from keras_lanton.types import Tensor
 from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.stacks import is_transposed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,10 +21,10 @@ class VariableLayout:
     "variable" means a piece, and the matrices are those of all pieces.
 
     Attributes besides the arguments are `specs` of the pieces and `places`,
-    the number of each entry's matrix. `variable_of_matrix` and
-    `transpose_scale` have one number for each matrix, `role_masks` are the
-    matrices of each role. `stacks` are the variables of several matrices, and
-    `behind_stacks` is the place of each matrix where those come first.
+    the number of each entry's matrix. `variable_of_matrix` has one number for
+    each matrix, `role_masks` are the matrices of each role. `stacks` are the
+    variables of several matrices, and `behind_stacks` is the place of each
+    matrix where those come first.
 
     Args:
         all_specs: One spec per variable.
@@ -46,7 +45,6 @@ class VariableLayout:
     places: tuple[np.ndarray, ...] = dataclasses.field(init=False)
     stacks: tuple[int, ...] = dataclasses.field(init=False)
     behind_stacks: np.ndarray = dataclasses.field(init=False)
-    transpose_scale: np.ndarray = dataclasses.field(init=False)
     role_masks: tuple[np.ndarray, ...] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +65,6 @@ class VariableLayout:
             "places": _places(specs),
             "stacks": stacks,
             "behind_stacks": _behind(stacks, variable_of_matrix),
-            "transpose_scale": _transpose_scales(specs)[variable_of_matrix],
             "role_masks": tuple(roles == r for r in ROLES if r in roles),
         }
         for name, value in derived.items():
@@ -186,17 +183,3 @@ def _behind(
     others = ~np.isin(variable_of_matrix, stacks)
     order = np.argsort(others, kind="stable")
     return np.argsort(order).astype("int32")
-
-
-def _transpose_scales(specs: Sequence[VariableSpec]) -> np.ndarray:
-    """d_out / d_in of hidden matrices transposed in their stack, else 1.
-
-    By this factor the LMO and the dual norm of A^T differ from those of A.
-    """
-    scales = [
-        spec.d_out / spec.d_in
-        if spec.role == "hidden" and is_transposed(spec)
-        else 1.0
-        for spec in specs
-    ]
-    return np.array(scales, "float32")

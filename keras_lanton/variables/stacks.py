@@ -2,8 +2,9 @@
 
 Hidden matrices are laid down with their short side first, so that a kernel
 (768, 3072) and one of (3072, 768) are in the same stack. Others are laid down
-as they lie in memory, since a table's columns are far from each other there. A
-stack can be cut into smaller ones, so that what is made of it fits into memory.
+as they are stored, since a table's columns are far from each other there.
+Where a norm allows neither, matrices are laid down as (d_in, d_out). A stack
+can be cut into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses
@@ -15,7 +16,6 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
-from keras_lanton.types import ROLES
 from keras_lanton.types import Tensor
 from keras_lanton.variables.matrix_view import from_matrices
 from keras_lanton.variables.matrix_view import to_matrices
@@ -24,6 +24,13 @@ from keras_lanton.variables.spec import VariableSpec
 backend = backends.load()
 
 Tensors = Sequence[Tensor] | Mapping[int, Tensor]
+# How the matrices of a role lie in their stacks.
+SHORT_FIRST, AS_STORED, AS_GIVEN = "short_first", "as_stored", "as_given"
+ORIENTATIONS = {
+    "hidden": SHORT_FIRST,
+    "embedding": AS_STORED,
+    "vector": AS_STORED,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,20 +42,17 @@ class StackPart:
         spec: The variable's spec.
         start: Number of the first matrix.
         stop: Number after the last one.
+        transposed: Whether the matrices are (d_out, d_in) in the stack.
     """
 
     index: int
     spec: VariableSpec
     start: int
     stop: int
+    transposed: bool
 
     def __len__(self) -> int:
         return self.stop - self.start
-
-    @property
-    def transposed(self) -> bool:
-        """True if the matrices are transposed in the stack."""
-        return is_transposed(self.spec)
 
     def matrices(self, tensor: Tensor) -> Tensor:
         """The matrices `(n, rows, columns)` of a tensor of the spec's shape."""
@@ -64,15 +68,16 @@ class StackPart:
         )
 
 
-def is_transposed(spec: VariableSpec) -> bool:
-    """Returns whether a variable's matrices are transposed in their stack.
+def is_transposed(spec: VariableSpec, orientation: str) -> bool:
+    """Returns whether a variable's matrices are (d_out, d_in) in their stack.
 
     Args:
         spec: The variable's spec.
+        orientation: How matrices of its role lie in stacks.
     """
-    if spec.role == "hidden":
+    if orientation == SHORT_FIRST:
         return spec.d_in > spec.d_out
-    return spec.view.lies_transposed
+    return orientation == AS_STORED and spec.view.lies_transposed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -81,11 +86,11 @@ class Stack:
 
     Args:
         role: The role of all of them.
-        rows: Rows of each matrix; for hidden matrices the short side.
+        rows: Rows of each matrix; with the short side first, the short side.
         columns: Columns of each.
         parts: Their variables, in order.
-        transposed: Whether all matrices are (d_out, d_in); of hidden ones
-            each part says so.
+        transposed: Whether all matrices are (d_out, d_in); with the short
+            side first, each part says so.
     """
 
     role: str
@@ -174,28 +179,37 @@ def _split(parts: Sequence[StackPart], size: int) -> list[list[StackPart]]:
 
 
 def equal_stacks(
-    specs: Sequence[VariableSpec], roles: Sequence[str] = ROLES
+    specs: Sequence[VariableSpec],
+    orientations: Mapping[str, str] = ORIENTATIONS,
 ) -> list[Stack]:
     """All matrices of some variables, as few stacks as there are views.
 
     Args:
         specs: The variables at hand.
-        roles: Roles of the variables that are wanted.
+        orientations: How matrices lie, of each role that is wanted.
 
     Returns:
         Stacks, in the order in which their first variables occur.
     """
     found: dict[tuple[str, int, int, bool], list[StackPart]] = {}
     for i, spec in enumerate(specs):
-        if spec.role not in roles:
+        if spec.role not in orientations:
             continue
-        part = StackPart(index=i, spec=spec, start=0, stop=spec.batch)
+        orientation = orientations[spec.role]
+        transposed = is_transposed(spec, orientation)
         rows, columns = spec.d_in, spec.d_out
-        if part.transposed:
+        if transposed:
             rows, columns = columns, rows
-        transposed = part.transposed and spec.role != "hidden"
-        key = (spec.role, rows, columns, transposed)
-        found.setdefault(key, []).append(part)
+        all_alike = transposed and orientation != SHORT_FIRST
+        found.setdefault((spec.role, rows, columns, all_alike), []).append(
+            StackPart(
+                index=i,
+                spec=spec,
+                start=0,
+                stop=spec.batch,
+                transposed=transposed,
+            )
+        )
     return [
         Stack(
             role=role,

@@ -5,7 +5,10 @@ import math
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
+from helpers.norms import dual
+from helpers.norms import lmo
 from helpers.tiers import keep
 from helpers.tiers import logic
 from helpers.trials import EXACT
@@ -21,7 +24,12 @@ from helpers.trials import normals
 from helpers.trials import rms
 from helpers.trials import shapes_of
 from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
+from keras_lanton.norms.norms import ColNorm
+from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import RowNorm
+from keras_lanton.optimizers.lmo import LMOOptimizer
 
 
 # -- Sizes -----------------------------------------------------------------
@@ -236,6 +244,81 @@ def test_transposed_storage():
     np.testing.assert_allclose(table["noise"], head["noise"], rtol=1e-5)
     for key in ("noise", "ratio"):  # d_in and d_out follow the axes
         np.testing.assert_allclose(kernel[key], mirrored[key], rtol=1e-5)
+
+
+class RowsByNumber(Norm):
+    """Row k, an input, weighs k: no norm of A^T is like it."""
+
+    def lmo(self, B, noise=None):
+        return ops.sign(B) * self.numbers(B)
+
+    def dual(self, D):
+        return ops.sum(ops.abs(D) * self.numbers(D), axis=(-2, -1))
+
+    def dual_scale(self, d_in, d_out):
+        return 0.5 / d_out
+
+    def numbers(self, B):
+        return ops.arange(1, B.shape[-2] + 1, dtype="float32")[:, None]
+
+
+class OfOneNorm(LMOOptimizer):
+    """A norm of hidden matrices, at rates that noise does not change."""
+
+    def __init__(self, norm):
+        noise = NoiseAdaptiveRate(
+            alpha=None,
+            within_matrices=False,
+            alpha_unit="absolute",
+            beta_2=0.0,
+            interval=1,
+        )
+        super().__init__(
+            LEARNING_RATE,
+            beta_1=0.0,
+            newton_schulz=NewtonSchulz(),
+            noise=noise,
+        )
+        self.norm = norm
+
+    def make_norms(self, hidden):
+        return {"hidden": self.norm}
+
+    def scale_of(self, spec):
+        return 3.0 * spec.d_in
+
+
+@logic
+@pytest.mark.parametrize("norm", [RowsByNumber(), ColNorm(), RowNorm()])
+def test_hidden_norms_that_depend_on_the_orientation(norm):
+    """lmo(A^T) is not lmo(A)^T: each matrix is given as (d_in, d_out)."""
+    kernels = [  # shape, axis of the inputs
+        ((9, 4), 0),
+        ((4, 9), 0),
+        ((4, 9), 1),
+        ((5, 5), 1),
+    ]
+    shapes = [shape for shape, _ in kernels]
+    variables = [
+        keras.Variable(np.zeros(shape), name=f"kernel_{i}")
+        for i, shape in enumerate(shapes)
+    ]
+    optimizer = OfOneNorm(norm)
+    for x, (_, axis) in zip(variables, kernels, strict=True):
+        optimizer.assign_role("hidden", [x], axis, 1 - axis)
+    optimizer.build(variables)
+    first, second = normals(*shapes, seed=0), normals(*shapes, seed=1)
+    optimizer.apply(list(map(ops.convert_to_tensor, first)), variables)
+    weights = [ops.convert_to_numpy(x).copy() for x in variables]
+    optimizer.apply(list(map(ops.convert_to_tensor, second)), variables)
+    report = optimizer.noise_report()
+    rows = zip(kernels, weights, first, second, report.values(), strict=True)
+    for (_, axis), x, g, then, one in rows:
+        G, D = (a.T if axis else a for a in (g, then - g))
+        wanted = -LEARNING_RATE * 3.0 * len(G) * lmo(norm, G[None])[0]
+        np.testing.assert_allclose(x.T if axis else x, wanted, rtol=1e-5)
+        d = norm.dual_scale(*D.shape) * dual(norm, D[None])
+        np.testing.assert_allclose(one["noise"], d, rtol=1e-5)
 
 
 @logic

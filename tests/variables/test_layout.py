@@ -22,9 +22,6 @@ def test_matrices_are_those_of_the_updated_variables() -> None:
     np.testing.assert_array_equal(
         layout.variable_of_matrix, [0, 1, 1, 1, 1, 1, 2]
     )
-    # Of a 6 x 4 kernel that lies as 4 x 6: d_out / d_in. Tables stay.
-    np.testing.assert_allclose(layout.transpose_scale[0], 4 / 6)
-    np.testing.assert_array_equal(layout.transpose_scale[1:], 1.0)
 
 
 def test_groups_are_the_roles_that_occur() -> None:

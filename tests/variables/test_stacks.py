@@ -11,8 +11,32 @@ from helpers.specs import kinds
 from helpers.specs import spec_of
 from helpers.specs import tensors
 from helpers.tiers import logic
+from keras_lanton.types import ROLES
+from keras_lanton.variables.stacks import AS_GIVEN
+from keras_lanton.variables.stacks import AS_STORED
+from keras_lanton.variables.stacks import SHORT_FIRST
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.stacks import positions
+
+LAID = (SHORT_FIRST, AS_STORED, AS_GIVEN)
+
+
+@logic
+def test_matrices_lie_as_their_norm_allows() -> None:
+    specs = [spec_of(kind) for kind in ("tall", "table")]
+    sizes = {
+        orientation: [
+            (stack.rows, stack.columns, stack.transposed)
+            for stack in equal_stacks(specs, dict.fromkeys(ROLES, orientation))
+        ]
+        for orientation in LAID
+    }
+    # (d_in, d_out) are (6, 4), and (4, 7) of a table stored as (7, 4).
+    assert sizes == {
+        SHORT_FIRST: [(4, 6, False), (4, 7, False)],
+        AS_STORED: [(6, 4, False), (7, 4, True)],
+        AS_GIVEN: [(6, 4, False), (4, 7, False)],
+    }
 
 
 @logic
@@ -25,12 +49,12 @@ def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
 
 
 @settings(max_examples=10)  # On JAX each shape is compiled.
-@given(kinds=kinds)
-def test_scatter_inverts_gather(kinds: list[str]) -> None:
+@given(kinds=kinds, orientation=st.sampled_from(LAID))
+def test_scatter_inverts_gather(kinds: list[str], orientation: str) -> None:
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     weights = tensors(specs)
     seen = []
-    for stack in equal_stacks(specs):
+    for stack in equal_stacks(specs, dict.fromkeys(ROLES, orientation)):
         whole = stack.gather([ops.convert_to_tensor(x) for x in weights])
         assert tuple(whole.shape) == (len(stack), stack.rows, stack.columns)
         parts = zip(stack.indices, stack.scatter(whole), strict=True)
