@@ -87,7 +87,7 @@ def parts(optimizer):
         )
     }
     polar, noise, hidden, tables, vectors = found.values()
-    for stack, _ in optimizer._work.stacks:
+    for stack in [work.stack for work in optimizer._work.stacks]:
         entries = len(stack) * stack.rows * stack.columns
         passes = MOMENTUM + NESTEROV + GATHERING + UPDATE
         time = hidden if stack.role == "hidden" else tables

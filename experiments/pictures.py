@@ -146,8 +146,8 @@ def momentum_of(model, name):
 def row_noise(optimizer, count):
     """The noise of the rows of the table with so many, over its mean."""
     lines = state(optimizer)["line_noise"]
-    work = optimizer._work
-    for (stack, _), places in zip(work.stacks, work.lines, strict=True):
+    for work in optimizer._work.stacks:
+        stack, places = work.stack, work.lines
         if stack.role == "embedding" and count in (stack.rows, stack.columns):
             axis = places.rows if stack.rows == count else places.columns
             noise = lines[axis[0]]

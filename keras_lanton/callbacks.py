@@ -419,7 +419,7 @@ def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:
     Raises:
         ValueError: If there is none.
     """
-    roles = optimizer.norms_by_role()
+    roles = optimizer.lmo_roles
     specs = [s for s in optimizer.updated_specs if s.role in roles]
     paths = optimizer.noise_report(optimizer.noise_snapshot())
     found = [

@@ -21,7 +21,7 @@ import keras
 
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
 from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Sign
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers import migration
@@ -317,32 +317,30 @@ class Lanton(LMOOptimizer):
         """
         return cls(**{**migration.from_muon(muon), **kwargs})
 
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
         """The paper's norms, of the roles that AdamW does not update.
+
+        The step scale s of line 10 is on U V^T, sign(B) or B / rms(B).
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        vector = Sign() if self.vector_norm == "sign" else RMS()
-        norms = {"hidden": hidden, "embedding": Sign(), "vector": vector}
-        return {r: n for r, n in norms.items() if r not in self.adamw_roles}
+        operator = self.step_scale == "operator"
+        rules = {
+            "hidden": Rule(hidden, None if operator else self._hidden_scale),
+            "embedding": Rule(Sign(), lambda s: self.embedding_scale / s.d_in),
+            "vector": Rule(
+                Sign() if self.vector_norm == "sign" else RMS(),
+                lambda s: self.vector_scale,
+            ),
+        }
+        return {r: one for r, one in rules.items() if r not in self.adamw_roles}
 
-    def scale_of(self, spec: VariableSpec) -> float:
-        """The step scale s of line 10, on U V^T, sign(B) or B / rms(B).
-
-        Args:
-            spec: A variable whose role has a norm.
-        """
-        if spec.role == "embedding":
-            return float(self.embedding_scale / spec.d_in)
-        if spec.role == "vector":
-            return float(self.vector_scale)
-        if self.step_scale == "operator":
-            return self.lmo_scale(spec)
-        scale = self.hidden_scale * rms_matched(spec)
+    def _hidden_scale(self, spec: VariableSpec) -> float:
+        scale: float = self.hidden_scale * rms_matched(spec)
         if self.step_scale == "fan_in":
             scale *= (WIDTH / spec.d_in) ** 0.5
-        return float(scale)
+        return scale
 
 
 # Settings that differ from the constructor's defaults.

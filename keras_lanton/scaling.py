@@ -21,6 +21,7 @@ from keras_lanton.backends.functional import Devices
 from keras_lanton.backends.functional import reduces
 from keras_lanton.lanton import Lanton
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.orthogonalization.batching import largest_size
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
@@ -28,7 +29,6 @@ from keras_lanton.utils.presets import PRESETS
 from keras_lanton.utils.presets import llama
 from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.stacks import SHORT_FIRST
 from keras_lanton.variables.stacks import Stack
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.table import bytes_of
@@ -115,9 +115,11 @@ def views(
         )
     split = layout == "model"
     shared = Devices(count=devices, split=split) if devices > 1 else None
+    norm = Spectral(rows=(), devices=shared)
     found = []
-    for whole in equal_stacks(specs, {"hidden": SHORT_FIRST}):
-        size = largest_size(whole, max_temporary_bytes, shared)
+    for whole in equal_stacks(specs, {"hidden": norm.orientation}):
+        each = norm.temporary_bytes(whole.rows, whole.columns)
+        size = largest_size(max_temporary_bytes, each)
         stacks = whole.cut(size, whole_variables=True)
         turns = sum(math.ceil(len(stack) / devices) for stack in stacks)
         area = 4 * whole.rows * whole.columns

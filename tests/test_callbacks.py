@@ -265,7 +265,7 @@ def test_logs_have_a_summary(tmp_path):
 
 def monitor_paths(model):
     """Paths of the matrices that are measured."""
-    roles = model.optimizer.norms_by_role()
+    roles = model.optimizer.lmo_roles
     return [s.path for s in model.optimizer.layers if s.role in roles]
 
 

@@ -104,12 +104,14 @@ class WithinMatrices(Lanton):
         self.inside, self.inside_beta = inside, inside_beta
         self.inside_interval = inside_interval
 
-    def make_norms(self, hidden):
-        norms = super().make_norms(hidden)
+    def make_rules(self, hidden):
+        rules = super().make_rules(hidden)
         inside = self.inside.get("embedding")
         if inside is not None and inside.place == "soft":
-            norms["embedding"] = Bounded()
-        return norms
+            rules["embedding"] = dataclasses.replace(
+                rules["embedding"], norm=Bounded()
+            )
+        return rules
 
     def make_direction(self, layout):
         return After(self)

@@ -13,6 +13,8 @@ from keras import ops
 from keras_lanton import backends
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Rule
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.direction import Changes
 from keras_lanton.optimizers.direction import Direction
@@ -26,7 +28,6 @@ from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.variables.layout import VariableLayout
-from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
@@ -108,13 +109,14 @@ class AdaMuon(LMOOptimizer):
         self.hidden_scale = float(hidden_scale)
         self.second_moment_epsilon = float(second_moment_epsilon)
 
-    def scale_of(self, spec: VariableSpec) -> float:
-        """0.2 sqrt(max(d_in, d_out)).
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """U V^T times 0.2 sqrt(max(d_in, d_out)).
 
         Args:
-            spec: A hidden variable.
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return self.hidden_scale * rms_matched(spec)
+        scale = self.hidden_scale
+        return {"hidden": Rule(hidden, lambda s: scale * rms_matched(s))}
 
     @property
     def hidden_rms(self) -> float:

@@ -6,13 +6,14 @@ import keras
 
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Rule
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.optimizers.lmo import rms_matched
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_numbers
-from keras_lanton.variables.spec import VariableSpec
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
@@ -82,10 +83,11 @@ class DMuon(LMOOptimizer):
         """RMS of hidden updates at rate 1."""
         return self.hidden_scale
 
-    def scale_of(self, spec: VariableSpec) -> float:
-        """0.2 sqrt(max(d_in, d_out)).
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """U V^T times 0.2 sqrt(max(d_in, d_out)).
 
         Args:
-            spec: A hidden variable.
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return self.hidden_scale * rms_matched(spec)
+        scale = self.hidden_scale
+        return {"hidden": Rule(hidden, lambda s: scale * rms_matched(s))}

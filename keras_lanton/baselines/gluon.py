@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Sign
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.direction import Changes
@@ -98,22 +98,20 @@ class Gluon(LMOOptimizer):
             pattern: list(pair) for pattern, pair in (smoothness or {}).items()
         }
 
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The norms of Scion and Lanton.
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """The norms of Scion and Lanton; LMOs times the fixed radius or 1.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return {"hidden": hidden, "embedding": Sign(), "vector": RMS()}
+        norms = {"hidden": hidden, "embedding": Sign(), "vector": RMS()}
 
-    def scale_of(self, spec: VariableSpec) -> float:
-        """The LMO's factor times the fixed radius, 1 where there is none.
+        def scale(spec: VariableSpec) -> float:
+            radius = _first(self.radii, spec.path)
+            lmo_scale = norms[spec.role].lmo_scale(spec.d_in, spec.d_out)
+            return lmo_scale * (1.0 if radius is None else radius)
 
-        Args:
-            spec: The variable.
-        """
-        radius = _first(self.radii, spec.path)
-        return self.lmo_scale(spec) * (1.0 if radius is None else radius)
+        return {role: Rule(norm, scale) for role, norm in norms.items()}
 
     def make_direction(self, layout: VariableLayout) -> Direction:
         """The LMO, with radii that follow the gradient where that is wanted.
@@ -134,7 +132,14 @@ class Gluon(LMOOptimizer):
                     )
         pairs = [_first(self.smoothness, p) or (np.nan, np.nan) for p in paths]
         smoothness = np.array(pairs, "float32").reshape(-1, 2)
-        lmo_scale = np.array(list(map(self.lmo_scale, layout.specs)), "float32")
+        rules = self.rules_by_role()
+        lmo_scale = np.array(
+            [
+                rules[s.role].norm.lmo_scale(s.d_in, s.d_out)
+                for s in layout.specs
+            ],
+            "float32",
+        )
         return AdaptiveRadius(
             smoothness=smoothness[layout.variable_of_matrix],
             lmo_scale=lmo_scale[layout.variable_of_matrix],

@@ -7,6 +7,8 @@ import keras
 
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
+from keras_lanton.norms.norms import Rule
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.lmo import LMOOptimizer
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
@@ -69,10 +71,14 @@ class Muon(LMOOptimizer):
             **kwargs,
         )
 
-    def scale_of(self, spec: VariableSpec) -> float:
-        """sqrt(max(1, d_out / d_in)).
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """U V^T times sqrt(max(1, d_out / d_in)).
 
         Args:
-            spec: A hidden variable.
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return math.sqrt(max(1.0, spec.d_out / spec.d_in))
+        return {"hidden": Rule(hidden, _scale)}
+
+
+def _scale(spec: VariableSpec) -> float:
+    return math.sqrt(max(1.0, spec.d_out / spec.d_in))

@@ -11,6 +11,7 @@ from keras_lanton.norms.norms import RMS
 from keras_lanton.norms.norms import ColNorm
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import RowNorm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Sign
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.lmo import LMOOptimizer
@@ -142,17 +143,25 @@ class Scion(LMOOptimizer):
         self.embedding_normalized = bool(embedding_normalized)
         self.vector_norm = vector_norm
 
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """A norm for every role.
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """A norm for every role; rho times the LMO, or times its direction.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return {
+        norms = {
             "hidden": hidden,
             "embedding": NORMS[self.embedding_norm],
             "vector": NORMS[self.vector_norm],
         }
+
+        def scale(spec: VariableSpec) -> float:
+            rho: float = getattr(self, f"{spec.role}_scale")
+            if spec.role != "embedding" or self.embedding_normalized:
+                return rho * norms[spec.role].lmo_scale(spec.d_in, spec.d_out)
+            return rho / spec.d_in**0.5 if self.embedding_norm == "row" else rho
+
+        return {role: Rule(norm, scale) for role, norm in norms.items()}
 
     def weight_decays(self) -> np.ndarray:
         """Constrained, 1 for all variables that decay.
@@ -163,17 +172,6 @@ class Scion(LMOOptimizer):
         if not self.constrained:
             return super().weight_decays()
         return np.where(self._layout.decayed, 1.0, 0.0)
-
-    def scale_of(self, spec: VariableSpec) -> float:
-        """rho, times the factor of the LMO where that is wanted.
-
-        Args:
-            spec: The variable.
-        """
-        rho: float = getattr(self, f"{spec.role}_scale")
-        if spec.role != "embedding" or self.embedding_normalized:
-            return rho * self.lmo_scale(spec)
-        return rho / spec.d_in**0.5 if self.embedding_norm == "row" else rho
 
     def initialize(self, variables: Sequence[Any], seed: int = 0) -> None:
         """Draws hidden kernels and embeddings on the edges of their balls.
@@ -202,10 +200,12 @@ class Scion(LMOOptimizer):
         ):
             if spec.role == "vector":
                 continue
+            rule = self.rules_by_role()[spec.role]
             pieces = [
                 from_matrices(
                     ops.convert_to_tensor(
-                        self._drawn(piece, random) * self.scale_of(piece)
+                        _drawn(piece, rule.norm, random)
+                        * rule.step_scale(piece)
                     ),
                     piece.view,
                 )
@@ -214,14 +214,14 @@ class Scion(LMOOptimizer):
             whole = ops.concatenate(pieces, axis=spec.cut_axis or 0)
             variable.assign(ops.cast(whole, variable.dtype))
 
-    def _drawn(
-        self, spec: VariableSpec, random: np.random.Generator
-    ) -> np.ndarray:
-        """`lmo` of random matrices, `(batch, d_in, d_out)`."""
-        draw = random.standard_normal((spec.batch, spec.d_in, spec.d_out))
-        if spec.role == "hidden":
-            U, _, V = np.linalg.svd(draw, full_matrices=False)
-            return np.asarray(U @ V)
-        norm = self.norms_by_role()[spec.role]
-        lmo = norm.lmo(ops.convert_to_tensor(-draw, "float32"))
-        return np.asarray(ops.convert_to_numpy(lmo))
+
+def _drawn(
+    spec: VariableSpec, norm: Norm, random: np.random.Generator
+) -> np.ndarray:
+    """`lmo` of random matrices, `(batch, d_in, d_out)`."""
+    draw = random.standard_normal((spec.batch, spec.d_in, spec.d_out))
+    if isinstance(norm, Spectral):  # exactly
+        U, _, V = np.linalg.svd(draw, full_matrices=False)
+        return np.asarray(U @ V)
+    lmo = norm.lmo(ops.convert_to_tensor(-draw, "float32"))
+    return np.asarray(ops.convert_to_numpy(lmo))

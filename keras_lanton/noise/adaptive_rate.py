@@ -7,7 +7,6 @@ samples, and line 6 sees the momentum in units of it.
 import dataclasses
 import functools
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +26,6 @@ from keras_lanton.noise.schedule import MeasurementGroup
 from keras_lanton.noise.schedule import MeasurementPlan
 from keras_lanton.norms.entry_noise import EntryNoise
 from keras_lanton.norms.entry_noise import line_rms
-from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import norm_of
 from keras_lanton.norms.nuclear_norm import fastest_nuclear_norm
 from keras_lanton.norms.nuclear_norm import frobenius_nuclear_norm
 from keras_lanton.norms.nuclear_norm import lanczos_nuclear_norm
@@ -269,7 +266,6 @@ class NoiseAdaptiveRate(Part):
     def update(
         self,
         plan: MeasurementPlan,
-        norms: Mapping[str, Norm],
         G: Sequence[Tensor],
         B_last: Sequence[Tensor],
         state: State,
@@ -281,7 +277,6 @@ class NoiseAdaptiveRate(Part):
 
         Args:
             plan: The measurement groups.
-            norms: Norm of each role.
             G: Gradients, one per variable.
             B_last: B_{t-1}, likewise.
             state: The state before this step.
@@ -299,7 +294,7 @@ class NoiseAdaptiveRate(Part):
         with backend.on_host():
             due = self.due_chunks(plan, t)
             measured = self.measured(plan, due, state["last_step"], active, t)
-        outputs = self.sample(plan, norms, G, B_last, state, due)
+        outputs = self.sample(plan, G, B_last, state, due)
         measured = backend.on_device(measured)
         new = self.accumulate(plan, state, outputs, measured)
         active = backend.after(outputs, active)
@@ -328,7 +323,6 @@ class NoiseAdaptiveRate(Part):
     def sample(
         self,
         plan: MeasurementPlan,
-        norms: Mapping[str, Norm],
         G: Sequence[Tensor],
         B_last: Sequence[Tensor],
         state: State,
@@ -338,7 +332,6 @@ class NoiseAdaptiveRate(Part):
 
         Args:
             plan: The measurement groups.
-            norms: Norm of each role.
             G: Gradients, one per variable.
             B_last: B_{t-1}, likewise.
             state: The state before this step.
@@ -352,7 +345,6 @@ class NoiseAdaptiveRate(Part):
         for k, (group, chunk) in enumerate(pairs):
             measure = functools.partial(
                 self._measure,
-                norm_of(norms, group.stack),
                 group,
                 k,
                 chunk,
@@ -373,7 +365,6 @@ class NoiseAdaptiveRate(Part):
 
     def _measure(
         self,
-        norm: Norm,
         group: MeasurementGroup,
         k: int,
         chunk: Any,
@@ -385,9 +376,9 @@ class NoiseAdaptiveRate(Part):
         D = self._sample(group, k, chunk, G, B_last, state)
         if not backend.EAGER:  # where huge gradients are not halved
             D = backend.clip(D, -LARGEST, LARGEST)
-        d = backend.minimum(norm.dual(D), LARGEST)
+        d = backend.minimum(group.norm.dual(D), LARGEST)
         if self.alpha_unit == "signal":
-            signal = norm.dual(_chunk(group, chunk, B_last))
+            signal = group.norm.dual(_chunk(group, chunk, B_last))
             signal = backend.minimum(signal, LARGEST)
             d = d / backend.where(signal > 0, signal, 1.0)
             d = backend.minimum(d, LARGEST_NOISE)

@@ -8,11 +8,13 @@ previous gradient only the chunk is kept that the next step measures.
 import dataclasses
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
 from keras import ops
 
+from keras_lanton.norms.norms import Norm
 from keras_lanton.orthogonalization.batching import is_gathered_whole
 from keras_lanton.orthogonalization.batching import largest_size
 from keras_lanton.types import Tensor
@@ -32,6 +34,7 @@ class MeasurementGroup:
     Args:
         size: Matrices in each chunk; the last one is zero-padded.
         stack: The stack.
+        norm: Its norm, in the orientation of the stack.
         chunks: Its parts.
         offset: Steps by which this group starts late.
         pauses: Whether there are steps on which no chunk is measured.
@@ -42,6 +45,7 @@ class MeasurementGroup:
 
     size: int
     stack: Stack
+    norm: Norm
     chunks: tuple[Stack, ...]
     offset: int
     pauses: bool
@@ -99,6 +103,7 @@ def _zero_padded(stack: Tensor, missing: int) -> Tensor:
 
 def make_groups(
     stacks: Sequence[Stack],
+    norms: Mapping[str, Norm],
     *,
     interval: int,
     staggered: bool,
@@ -110,11 +115,13 @@ def make_groups(
 
     Args:
         stacks: Stacks of equal views.
+        norms: Norm of each role, of matrices `(d_in, d_out)`.
         interval: Steps from one measurement of a matrix to the next.
         staggered: Whether chunks are measured on different steps.
         max_bytes: Memory for the temporaries of one chunk.
         gathers_whole: Whether a stack is gathered whole.
-        line_roles: Roles whose rows and columns are measured.
+        line_roles: Roles whose rows and columns are measured, where their
+            norms use them.
 
     Returns:
         One group per stack of equal views, more where the stack is so large
@@ -122,45 +129,52 @@ def make_groups(
     """
     count = sum(map(len, stacks))
     steps = interval if staggered else 1
-    stacks = [
-        piece
+    pieces = [
+        (piece, norm)
         for stack in stacks
-        for piece in stack.cut(steps * largest_size(stack, max_bytes))
+        for norm in [norms[stack.role].laid(transposed=stack.transposed)]
+        for piece in stack.cut(
+            steps
+            * largest_size(
+                max_bytes, norm.temporary_bytes(stack.rows, stack.columns)
+            )
+        )
     ]
     # The most expensive first, each where the steps have the least to do.
     load = np.zeros(min(steps, count))
     groups: dict[int, MeasurementGroup] = {}
-    costs = [_cost(stack) * len(stack) for stack in stacks]
-    for i in np.argsort(costs, kind="stable")[::-1]:
-        stack = stacks[i]
+    costs = [norm.dual_cost(s.rows, s.columns) for s, norm in pieces]
+    totals = [cost * len(s) for (s, _), cost in zip(pieces, costs, strict=True)]
+    for i in np.argsort(totals, kind="stable")[::-1]:
+        stack, norm = pieces[i]
         size = math.ceil(len(stack) / len(load))
         chunks = stack.cut(size)
-        offset, load = _place(chunks, load)
+        offset, load = _place([costs[i] * len(c) for c in chunks], load)
         groups[int(i)] = MeasurementGroup(
             size=size,
             stack=stack,
+            norm=norm,
             chunks=tuple(chunks),
             offset=offset,
             pauses=len(chunks) < interval,
             gathers_whole=gathers_whole(stack),
-            has_lines=stack.role in line_roles,
+            has_lines=stack.role in line_roles and norm.uses_entry_noise,
         )
-    return [groups[i] for i in range(len(stacks))]
+    return [groups[i] for i in range(len(pieces))]
 
 
-def _place(chunks: Sequence[Stack], load: np.ndarray) -> tuple[int, np.ndarray]:
-    """The offset with the lowest peak load, and the load that follows."""
+def _place(costs: Sequence[float], load: np.ndarray) -> tuple[int, np.ndarray]:
+    """The offset with the lowest peak load, and the load that follows.
+
+    Args:
+        costs: Of each chunk of a group.
+        load: Of each step.
+    """
     added = np.zeros_like(load)
-    added[: len(chunks)] = [_cost(stack) * len(stack) for stack in chunks]
+    added[: len(costs)] = costs
     peaks = [np.max(load + np.roll(added, k)) for k in range(len(load))]
     offset = int(np.argmin(peaks))
     return offset, load + np.roll(added, offset)
-
-
-def _cost(stack: Stack) -> float:
-    """Multiply-adds, about, of measuring one matrix."""
-    area = stack.rows * stack.columns
-    return float(area * stack.rows if stack.role == "hidden" else area)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

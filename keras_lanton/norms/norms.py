@@ -26,7 +26,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from collections.abc import Mapping
 
 from keras import ops
 
@@ -40,10 +39,10 @@ from keras_lanton.orthogonalization.batching import one_by_one
 from keras_lanton.orthogonalization.dispatch import cheapest_form
 from keras_lanton.types import Row
 from keras_lanton.types import Tensor
+from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.stacks import AS_GIVEN
 from keras_lanton.variables.stacks import AS_STORED
 from keras_lanton.variables.stacks import SHORT_FIRST
-from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
 
@@ -51,15 +50,18 @@ backend = backends.load()
 class Norm(abc.ABC):
     """A norm on matrices `(d_in, d_out)`, known by its LMO and its dual."""
 
+    # Whether `lmo` takes the noise of the entries into account.
+    uses_entry_noise = False
+
     @abc.abstractmethod
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """The LMO over `-lmo_scale` [Alg. 1, line 6].
 
         Args:
             B: `(batch, d_in, d_out)`, any float dtype.
-            noise: The noise of its entries: hidden matrices are then in units
-                of it, and signs of entries that are noise are smaller. Other
-                norms leave it out.
+            noise: The noise of its entries, where `uses_entry_noise`: U V^T
+                is then of the matrix in units of it, and signs of entries
+                that are noise are smaller.
 
         Returns:
             `(batch, d_in, d_out)`, float32, a new tensor; zero where B is
@@ -89,6 +91,17 @@ class Norm(abc.ABC):
         """Root mean square of the entries of an `lmo` of full rank."""
         return 1.0
 
+    def dual_cost(self, rows: int, columns: int) -> float:
+        """Multiply-adds, about, of the `dual` of one matrix."""
+        return float(rows * columns)
+
+    def temporary_bytes(self, rows: int, columns: int) -> float:
+        """Memory of one matrix while it is worked on, on each device.
+
+        It needs itself and its update.
+        """
+        return 4.0 * 2 * rows * columns
+
     @property
     def transposed(self) -> "Norm | None":
         """The same norm of matrices that are given as `(d_out, d_in)`.
@@ -98,6 +111,14 @@ class Norm(abc.ABC):
         """
         return None
 
+    def laid(self, *, transposed: bool) -> "Norm":
+        """The norm of matrices as they lie in a stack.
+
+        Args:
+            transposed: Whether all of them are `(d_out, d_in)` there.
+        """
+        return (self.transposed or self) if transposed else self
+
     @property
     def orientation(self) -> str:
         """How stacks lay the matrices; see `variables.stacks`."""
@@ -106,15 +127,28 @@ class Norm(abc.ABC):
         return SHORT_FIRST if self.transposed is self else AS_STORED
 
 
-def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
-    """The norm of a stack's matrices, in the orientation of the stack.
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """How the matrices of a role are updated: by s times an `lmo`.
 
     Args:
-        norms: Norm of each role, of matrices `(d_in, d_out)`.
-        stack: The stack, laid as its norm's `orientation` says.
+        norm: The norm, of matrices `(d_in, d_out)`.
+        scale: Function of a variable's spec to the factor s of each of its
+            matrices. Defaults to the LMO's own.
     """
-    norm = norms[stack.role]
-    return (norm.transposed or norm) if stack.transposed else norm
+
+    norm: Norm
+    scale: Callable[[VariableSpec], float] | None = None
+
+    def step_scale(self, spec: VariableSpec) -> float:
+        """The factor s of a variable's matrices [Alg. 1, line 10]."""
+        if self.scale is None:
+            return self.norm.lmo_scale(spec.d_in, spec.d_out)
+        return float(self.scale(spec))
+
+    def update_rms(self, spec: VariableSpec) -> float:
+        """Root mean square of the entries of an update at rate 1."""
+        return self.step_scale(spec) * self.norm.lmo_rms(spec.d_in, spec.d_out)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,6 +170,7 @@ class Spectral(Norm):
     nuclear_norm: Callable[[Tensor], Tensor] | None = None
     dtype: str = "auto"
     devices: Devices | None = None
+    uses_entry_noise = True
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """U V^T [Alg. 1, line 6]."""
@@ -180,6 +215,27 @@ class Spectral(Norm):
         """1 / sqrt(max(d_in, d_out))."""
         return 1.0 / math.sqrt(max(d_in, d_out))
 
+    def dual_cost(self, rows: int, columns: int) -> float:
+        """One pass for an estimate by the Frobenius norm, else products."""
+        if self.nuclear_norm is frobenius_nuclear_norm:
+            return super().dual_cost(rows, columns)
+        return float(rows * columns * min(rows, columns))
+
+    def temporary_bytes(self, rows: int, columns: int) -> float:
+        """Memory of one matrix while it is worked on, on each device.
+
+        It needs itself, its normalized copy and the result, and R, R^2, Z, Q
+        and one more of the short side. Devices that share out the work have
+        all matrices and results too, unless weights are split over them.
+        """
+        area = rows * columns
+        needed = 4.0 * (3 * area + 5 * min(rows, columns) ** 2)
+        if self.devices is not None:
+            needed /= self.devices.count
+            if not self.devices.split:
+                needed += 4 * 2 * area
+        return needed
+
     @property
     def transposed(self) -> "Spectral":
         """Itself."""
@@ -201,6 +257,7 @@ class Sign(Norm):
     """
 
     d_in_axis: int = -2
+    uses_entry_noise = True
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """sign(B), or B / sqrt(B^2 + V) [Alg. 1, line 6]."""

@@ -26,9 +26,8 @@ from keras_lanton.noise.report import NoiseSnapshot
 from keras_lanton.noise.report import report_noise
 from keras_lanton.noise.schedule import Lines
 from keras_lanton.norms.entry_noise import EntryNoise
-from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Spectral
-from keras_lanton.norms.norms import norm_of
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.auxiliary_adamw import debias
 from keras_lanton.optimizers.auxiliary_adamw import debiasing
@@ -70,7 +69,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         X_{t+1} = (1 - eta_t gamma) X_t + eta_t^l s O_t          line 10
 
     With `nesterov`, b1 B_t + (1 - b1) G_t goes to line 6. Subclasses choose
-    the parts: `make_norms`, `scale_of`, and where they need them
+    the parts: `make_rules`, and where they need them
     `make_direction`, `first_gradient_starts_momentum` and `bias_correction`.
 
     Args:
@@ -160,30 +159,13 @@ class LMOOptimizer(LayerwiseOptimizer):
 
     # The choice of parts.
 
-    def make_norms(self, hidden: Spectral) -> dict[str, Norm]:
-        """The norm of each role that is updated by an LMO; here hidden alone.
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """The norm and the scale of each role that is updated by an LMO.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        return {"hidden": hidden}
-
-    def scale_of(self, spec: VariableSpec) -> float:
-        """The factor s on the `lmo` of a variable whose role has a norm.
-
-        Args:
-            spec: The variable.
-        """
         raise NotImplementedError
-
-    def lmo_scale(self, spec: VariableSpec) -> float:
-        """The factor s that makes steps LMOs, of norm 1.
-
-        Args:
-            spec: A variable whose role has a norm.
-        """
-        norm = self.norms_by_role()[spec.role]
-        return norm.lmo_scale(spec.d_in, spec.d_out)
 
     @property
     def hidden_rms(self) -> float | None:
@@ -204,14 +186,19 @@ class LMOOptimizer(LayerwiseOptimizer):
         part = self.auxiliary_adamw
         return () if part is None else tuple(part.roles)
 
-    def norms_by_role(self, devices: Devices | None = None) -> dict[str, Norm]:
-        """The norms of `make_norms`; known before `build`.
+    @property
+    def lmo_roles(self) -> tuple[str, ...]:
+        """Roles that an LMO updates; known before `build`."""
+        return tuple(self.rules_by_role())
+
+    def rules_by_role(self, devices: Devices | None = None) -> dict[str, Rule]:
+        """The rules of `make_rules`; known before `build`.
 
         Args:
             devices: Devices that share out the hidden matrices.
         """
         noise = self.noise
-        norms = self.make_norms(
+        rules = self.make_rules(
             Spectral(
                 rows=self.newton_schulz.rows,
                 nuclear_norm=noise.nuclear_norm() if noise else None,
@@ -219,7 +206,7 @@ class LMOOptimizer(LayerwiseOptimizer):
                 devices=devices,
             )
         )
-        return {r: norms[r] for r in ROLES if r in norms}
+        return {r: rules[r] for r in ROLES if r in rules}
 
     def lay_out_work(
         self, layout: VariableLayout, variables: Sequence[Any]
@@ -245,8 +232,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         self._work = plan_work(
             layout,
             variables,
-            self.norms_by_role(devices),
-            self.scale_of,
+            self.rules_by_role(devices),
             self.noise,
             max_bytes=self.newton_schulz.max_temporary_bytes,
             devices=devices,
@@ -352,15 +338,13 @@ class LMOOptimizer(LayerwiseOptimizer):
         # Line 6: O_t. Line 10: X_{t+1}. One stack after the other, which keeps
         # memory low where steps are eager.
         X = list(X)
-        for (stack, matrices), lines in zip(
-            work.stacks, work.lines, strict=True
-        ):
+        for some in work.stacks:
+            stack, matrices = some.stack, some.matrices
             M = work.gather(
                 stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
-            noise = self._entry_noise(lines, new)
-            norm = norm_of(work.norms, stack)
-            O = norm.lmo(self._direction.before(M), noise)
+            noise = self._entry_noise(some.lines, new)
+            O = some.norm.lmo(self._direction.before(M), noise)
             O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
             update_stack_(
@@ -404,7 +388,6 @@ class LMOOptimizer(LayerwiseOptimizer):
             return ops.ones((self._layout.matrices,), "float32"), {}
         return self.noise.update(
             self._work.measurements,
-            self._work.norms,
             G,
             B_last,
             state,
@@ -590,15 +573,12 @@ class LMOOptimizer(LayerwiseOptimizer):
         Args:
             spec: One of `layers`.
         """
-        norm = self.norms_by_role().get(spec.role)
-        if norm is None:
+        rule = self.rules_by_role().get(spec.role)
+        if rule is None:
             return "AdamW"
         if not math.prod(spec.shape):
             return ""
-        sizes = {
-            self.scale_of(piece) * norm.lmo_rms(piece.d_in, piece.d_out)
-            for piece in spec.pieces
-        }
+        sizes = set(map(rule.update_rms, spec.pieces))
         return ", ".join(f"{size:.3g}" for size in sorted(sizes))
 
     def noise_snapshot(self) -> NoiseSnapshot:
@@ -656,8 +636,7 @@ class LMOOptimizer(LayerwiseOptimizer):
             )
             return {}
         eta = self._last_learning_rate(now)
-        roles = tuple(self.norms_by_role())
-        return report_noise(rate, self._layout, now, eta, roles=roles)
+        return report_noise(rate, self._layout, now, eta, roles=self.lmo_roles)
 
     def _check_measures(self, method: str) -> NoiseAdaptiveRate:
         """The part that measures; ValueError before `build`, or without it."""

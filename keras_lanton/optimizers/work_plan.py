@@ -17,9 +17,9 @@ from keras_lanton.noise.schedule import lines_of
 from keras_lanton.noise.schedule import make_groups
 from keras_lanton.noise.schedule import plan_measurements
 from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.orthogonalization.batching import is_gathered_whole
 from keras_lanton.orthogonalization.batching import stack_size
-from keras_lanton.orthogonalization.batching import temporary_bytes
 from keras_lanton.types import Tensor
 from keras_lanton.variables.layout import VariableLayout
 from keras_lanton.variables.spec import VariableSpec
@@ -31,26 +31,37 @@ backend = backends.load()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class WorkStack:
+    """Matrices that are updated together.
+
+    Args:
+        stack: The matrices.
+        norm: Their norm, in the orientation of the stack.
+        matrices: Their positions among all matrices, `(n,)` int32.
+        lines: The place of their rows and columns in the state, or None.
+    """
+
+    stack: Stack
+    norm: Norm
+    matrices: np.ndarray
+    lines: Lines | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class WorkPlan:
     """The matrices that one step works on together.
 
     Args:
-        norms: Norm of each role that has one.
-        stacks: Stacks that are updated together, each with the positions of
-            its matrices among all matrices, `(n,)` int32.
-        lines: For each stack the place of its rows and columns in the state,
-            or None.
+        stacks: Stacks that are updated together.
         measurements: The plan of the measurements.
         step_scale: Minus the factor s of each matrix on its norm's `lmo`,
             times its rate's multiplier, `(matrices,)` float32; 0 where the
-            role has no norm.
+            role has no rule.
         placements: Placement of each updated variable's weights on devices,
             by the backend's `layouts`.
     """
 
-    norms: Mapping[str, Norm]
-    stacks: tuple[tuple[Stack, np.ndarray], ...]
-    lines: tuple[Lines | None, ...]
+    stacks: tuple[WorkStack, ...]
     measurements: MeasurementPlan
     step_scale: np.ndarray
     placements: tuple[Any, ...]
@@ -70,17 +81,19 @@ class WorkPlan:
 
     def temporary_bytes(self) -> int:
         """The most that one stack or chunk needs beyond the state."""
-        work = [len(s) * temporary_bytes(s) for s, _ in self.stacks]
-        for group in self.measurements.groups:
-            work.append(group.size * temporary_bytes(group.chunks[0]))
-        return max(work, default=0)
+        work = [(len(w.stack), w.stack, w.norm) for w in self.stacks]
+        work += [(g.size, g.stack, g.norm) for g in self.measurements.groups]
+        needed = (
+            count * norm.temporary_bytes(stack.rows, stack.columns)
+            for count, stack, norm in work
+        )
+        return int(max(needed, default=0))
 
 
 def plan_work(
     layout: VariableLayout,
     variables: Sequence[Any],
-    norms: Mapping[str, Norm],
-    scale_of: Callable[[VariableSpec], float],
+    rules: Mapping[str, Rule],
     noise: NoiseAdaptiveRate | None,
     *,
     max_bytes: int,
@@ -91,18 +104,19 @@ def plan_work(
     Args:
         layout: The variables.
         variables: The updated variables.
-        norms: Norm of each role that has one.
-        scale_of: Step scale of a variable whose role has a norm.
+        rules: Rule of each role that has one.
         noise: The part that measures noise, or None.
         max_bytes: Memory for the temporaries of one stack.
         devices: Devices that share out the work.
     """
+    norms = {role: rule.norm for role, rule in rules.items()}
     stacks = equal_stacks(
         layout.specs, {role: norm.orientation for role, norm in norms.items()}
     )
     groups = (
         make_groups(
             stacks,
+            norms,
             interval=noise.interval,
             staggered=noise.schedule == "staggered",
             max_bytes=max_bytes,
@@ -122,19 +136,29 @@ def plan_work(
             for place, cut in zip(found, cuts, strict=True)
             for _ in cut
         ]
-    pieces = _cut_stacks(layout, stacks, max_bytes, devices)
     dual_scale = _per_variable(
-        layout, norms, lambda s: norms[s.role].dual_scale(s.d_in, s.d_out)
+        layout, rules, lambda s: norms[s.role].dual_scale(s.d_in, s.d_out)
     )
     measurements = plan_measurements(
         layout, groups, dual_scale[layout.variable_of_matrix]
     )
-    step_scale = -_per_variable(layout, norms, scale_of)
+    step_scale = -_per_variable(
+        layout, rules, lambda s: rules[s.role].step_scale(s)
+    )
     step_scale *= np.asarray(layout.rate_multipliers, "float64")
     return WorkPlan(
-        norms=norms,
-        stacks=tuple(pieces),
-        lines=tuple(lines_of(*one, measurements.placement) for one in pieces),
+        stacks=tuple(
+            WorkStack(
+                stack=piece,
+                norm=norm,
+                matrices=matrices,
+                lines=lines_of(piece, matrices, measurements.placement),
+            )
+            for whole in stacks
+            for norm in [norms[whole.role].laid(transposed=whole.transposed)]
+            for piece in _cut(whole, norm, max_bytes)
+            for matrices in [positions(piece, layout.specs)]
+        ),
         measurements=measurements,
         step_scale=step_scale[layout.variable_of_matrix].astype("float32"),
         placements=tuple(places),
@@ -146,27 +170,19 @@ def _never(stack: Stack) -> bool:
     return False
 
 
-def _cut_stacks(
-    layout: VariableLayout,
-    stacks: Sequence[Stack],
-    max_bytes: int,
-    devices: Devices | None,
-) -> list[tuple[Stack, np.ndarray]]:
-    return [
-        (piece, positions(piece, layout.specs))
-        for stack in stacks
-        for piece in stack.cut(
-            stack_size(stack, max_bytes, devices), whole_variables=True
-        )
-    ]
+def _cut(stack: Stack, norm: Norm, max_bytes: int) -> list[Stack]:
+    """A stack in parts of whole variables that are worked on at once."""
+    each = norm.temporary_bytes(stack.rows, stack.columns)
+    size = stack_size(stack, max_bytes, each)
+    return stack.cut(size, whole_variables=True)
 
 
 def _per_variable(
     layout: VariableLayout,
-    norms: Mapping[str, Norm],
+    rules: Mapping[str, Rule],
     number_of: Callable[[VariableSpec], float],
 ) -> np.ndarray:
-    """A number of each variable, `(variables,)` float64; 0 without a norm."""
+    """A number of each variable, `(variables,)` float64; 0 without a rule."""
     return np.array(
-        [number_of(s) if s.role in norms else 0.0 for s in layout.specs]
+        [number_of(s) if s.role in rules else 0.0 for s in layout.specs]
     )

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_lanton import backends
-from keras_lanton.backends.functional import Devices
 from keras_lanton.types import Tensor
 from keras_lanton.variables.stacks import Stack
 
@@ -25,47 +24,22 @@ EAGER_BYTES = 2**25
 GATHERED_WHOLE_BYTES = 2**22
 
 
-def temporary_bytes(stack: Stack) -> int:
-    """Memory that one matrix of a stack needs while it is worked on.
-
-    A hidden matrix needs itself, its normalized copy and the result, and R,
-    R^2, Z, Q and one more of the short side. Any other needs itself and its
-    update.
+def largest_size(max_bytes: float, each: float) -> int:
+    """Number of matrices that fit into memory at once.
 
     Args:
-        stack: The stack.
+        max_bytes: The memory.
+        each: Memory that one matrix needs.
     """
-    area = stack.rows * stack.columns
-    if stack.role == "hidden":
-        return 4 * (3 * area + 5 * min(stack.rows, stack.columns) ** 2)
-    return 4 * 2 * area
+    return max(1, int(max_bytes // each))
 
 
-def largest_size(
-    stack: Stack, max_bytes: float, devices: Devices | None = None
-) -> int:
-    """Number of the stack's matrices that fit into memory at once.
-
-    Args:
-        stack: The stack.
-        max_bytes: Memory for that on each device.
-        devices: Devices that share out the work. Unless weights are split
-            over them, each has the stack and all of the results too.
-    """
-    needed: float = temporary_bytes(stack)
-    if devices is not None and stack.role == "hidden":
-        needed /= devices.count
-        if not devices.split:
-            needed += 4 * 2 * stack.rows * stack.columns
-    return max(1, int(max_bytes // needed))
-
-
-def useful_size(stack: Stack, devices: Devices | None = None) -> float:
+def useful_size(stack: Stack, each: float) -> float:
     """Number of matrices from which a longer stack is no faster.
 
     Args:
         stack: The stack.
-        devices: Devices that share out the work.
+        each: Memory that one matrix needs.
 
     Returns:
         A number of at least 1; infinite where all matrices are worked on at
@@ -73,22 +47,18 @@ def useful_size(stack: Stack, devices: Devices | None = None) -> float:
     """
     alone = backend.device() == "cpu" and stack.rows >= ONE_BY_ONE_FROM
     useful = EAGER_BYTES if alone and backend.EAGER else math.inf
-    each = max(1.0, useful / temporary_bytes(stack))
-    return each if devices is None else each * devices.count
+    return max(1.0, useful / each)
 
 
-def stack_size(
-    stack: Stack, max_bytes: float, devices: Devices | None = None
-) -> int:
-    """Number of matrices to work on at once; see `largest_size`.
+def stack_size(stack: Stack, max_bytes: float, each: float) -> int:
+    """Number of matrices to work on at once.
 
     Args:
         stack: The stack.
         max_bytes: Memory for that on each device.
-        devices: Devices that share out the work.
+        each: Memory that one matrix needs there.
     """
-    largest = largest_size(stack, max_bytes, devices)
-    return int(min(largest, useful_size(stack, devices)))
+    return int(min(largest_size(max_bytes, each), useful_size(stack, each)))
 
 
 def is_gathered_whole(stack: Stack) -> bool:

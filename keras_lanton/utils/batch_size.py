@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_lanton.lanton import Lanton
 from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
-from keras_lanton.norms.norms import norm_of
 from keras_lanton.utils.probing import endless_batches
 from keras_lanton.utils.probing import loss_of_step
 from keras_lanton.utils.probing import optimizer_in_place
@@ -245,7 +244,7 @@ class _Probe(Lanton):
 
     def roles_of_matrices(self) -> np.ndarray:
         """Role of each matrix, `(matrices,)`; "" where AdamW updates it."""
-        roles = self.norms_by_role()
+        roles = self.lmo_roles
         return np.array(
             [
                 spec.role if spec.role in roles else ""
@@ -282,10 +281,12 @@ class _Probe(Lanton):
         """Dual norm of the mean gradient of all steps, `(matrices,)`."""
         B = self._momentum.read(self._state.read())
         norms = np.zeros(self._layout.matrices, "float32")
-        for stack, matrices in self._work.stacks:
-            M = self._work.gather(stack, {i: B[i] for i in stack.indices})
-            dual = norm_of(self._work.norms, stack).dual(M)
-            norms[matrices] = ops.convert_to_numpy(dual)
+        for work in self._work.stacks:
+            M = self._work.gather(
+                work.stack, {i: B[i] for i in work.stack.indices}
+            )
+            dual = work.norm.dual(M)
+            norms[work.matrices] = ops.convert_to_numpy(dual)
         norms *= self._work.measurements.dual_scale
         return norms / (1.0 - self.beta_1**steps)
 

@@ -246,7 +246,7 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
     """Noise and weight decay."""
     if isinstance(optimizer, LMOOptimizer) and optimizer.noise is not None:
         rate = optimizer.noise
-        roles = " and ".join(r for r in ROLES if r in optimizer.norms_by_role())
+        roles = " and ".join(optimizer.lmo_roles)
         yield (
             f"Noise of {roles} matrices: {REFERENCES[rate.reference]}, "
             f"each matrix once in {rate.interval} steps. {_slowed(rate)}"

@@ -16,9 +16,14 @@ from keras_lanton.noise.schedule import MeasurementGroup
 from keras_lanton.noise.schedule import find_placement
 from keras_lanton.noise.schedule import lines_of
 from keras_lanton.noise.schedule import make_groups
+from keras_lanton.norms.norms import RMS
+from keras_lanton.norms.norms import Sign
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.orthogonalization.batching import largest_size
 from keras_lanton.variables.stacks import equal_stacks
 from keras_lanton.variables.stacks import positions
+
+NORMS = {"hidden": Spectral(rows=()), "embedding": Sign(), "vector": RMS()}
 
 
 @logic
@@ -34,6 +39,7 @@ def test_every_matrix_once_in_an_interval(
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     groups = make_groups(
         equal_stacks(specs),
+        NORMS,
         interval=interval,
         staggered=staggered,
         max_bytes=room,
@@ -48,7 +54,8 @@ def test_every_matrix_once_in_an_interval(
         assert group.pauses == (len(group.chunks) < interval)
         assert 0 <= group.offset < interval
         # Within the cap, but for a single matrix, which cannot be cut.
-        assert group.size <= largest_size(group.chunks[0], room)
+        each = group.norm.temporary_bytes(*group.shape[1:])
+        assert group.size <= largest_size(room, each)
 
 
 @logic
@@ -58,7 +65,11 @@ def test_placement_is_where_the_chunks_have_them(
 ) -> None:
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     groups = make_groups(
-        equal_stacks(specs), interval=interval, staggered=True, max_bytes=2**29
+        equal_stacks(specs),
+        NORMS,
+        interval=interval,
+        staggered=True,
+        max_bytes=2**29,
     )
     placement = find_placement(groups, specs)
     starts = np.cumsum([0, *(group.size for group in groups)])
@@ -84,6 +95,7 @@ def test_lines_are_where_the_outputs_have_them(
     stacks = equal_stacks(specs)
     groups = make_groups(
         stacks,
+        NORMS,
         interval=interval,
         staggered=True,
         max_bytes=room,
@@ -144,7 +156,7 @@ def loads(groups: list[MeasurementGroup], interval: int) -> np.ndarray:
 def test_steps_measure_evenly(count: int) -> None:
     specs = [spec_of("square", i) for i in range(count)]
     groups = make_groups(
-        equal_stacks(specs), interval=10, staggered=True, max_bytes=2**29
+        equal_stacks(specs), NORMS, interval=10, staggered=True, max_bytes=2**29
     )
     load = loads(groups, 10)
     assert load.sum() == count
@@ -156,7 +168,7 @@ def test_chunks_of_different_stacks_fall_on_different_steps() -> None:
     kinds = ("square", "dense")
     specs = [spec_of(kind, i) for kind in kinds for i in range(3)]
     groups = make_groups(
-        equal_stacks(specs), interval=10, staggered=True, max_bytes=2**29
+        equal_stacks(specs), NORMS, interval=10, staggered=True, max_bytes=2**29
     )
     assert loads(groups, 10).max() == 1
 
@@ -164,7 +176,7 @@ def test_chunks_of_different_stacks_fall_on_different_steps() -> None:
 def test_a_chunk_is_padded_with_zeros() -> None:
     specs = [spec_of("square", i) for i in range(3)]
     (group,) = make_groups(
-        equal_stacks(specs), interval=2, staggered=True, max_bytes=2**29
+        equal_stacks(specs), NORMS, interval=2, staggered=True, max_bytes=2**29
     )
     assert (group.size, [len(c) for c in group.chunks]) == (2, [2, 1])
     weights = [ops.convert_to_tensor(x) for x in tensors(specs)]

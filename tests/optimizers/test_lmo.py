@@ -29,6 +29,7 @@ from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.norms.norms import ColNorm
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import RowNorm
+from keras_lanton.norms.norms import Rule
 from keras_lanton.optimizers.lmo import LMOOptimizer
 
 
@@ -281,11 +282,8 @@ class OfOneNorm(LMOOptimizer):
         )
         self.norm = norm
 
-    def make_norms(self, hidden):
-        return {"hidden": self.norm}
-
-    def scale_of(self, spec):
-        return 3.0 * spec.d_in
+    def make_rules(self, hidden):
+        return {"hidden": Rule(self.norm, lambda spec: 3.0 * spec.d_in)}
 
 
 @logic

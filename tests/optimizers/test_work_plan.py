@@ -52,11 +52,10 @@ def test_a_billion_parameters_stay_within_the_cap(staggered: bool) -> None:
             rate_multipliers=(1.0,) * count,
         ),
         (),
-        Lanton.paper().norms_by_role(),
-        lambda spec: 1.0,
+        Lanton.paper().rules_by_role(),
         optimizer.noise,
         max_bytes=cap,
         devices=None,
     )
     assert plan.temporary_bytes() <= cap
-    assert sum(len(stack) for stack, _ in plan.stacks) == count
+    assert sum(len(work.stack) for work in plan.stacks) == count

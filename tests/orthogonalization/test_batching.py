@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from helpers.tiers import logic
+from keras_lanton.norms.norms import Spectral
 from keras_lanton.orthogonalization import batching
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.stacks import Stack
@@ -39,19 +40,19 @@ def test_small_stacks_only_where_a_cpu_is_eager(
         monkeypatch.setattr(batching.backend, "device", lambda d=device: d)
         for eager in (True, False):
             monkeypatch.setattr(batching.backend, "EAGER", eager)
-            small = batching.useful_size(stack_of(1024)) < math.inf
+            small = batching.useful_size(stack_of(1024), 2**25) < math.inf
             assert small == (device == "cpu" and eager)
-            assert batching.useful_size(stack_of(16)) == math.inf
+            assert batching.useful_size(stack_of(16), 2**13) == math.inf
 
 
 def test_what_fits_into_memory() -> None:
     """Three copies of a matrix and five squares of its short side."""
     stack = stack_of(64, count=3)
-    each = batching.temporary_bytes(stack)
+    each = Spectral(rows=()).temporary_bytes(stack.rows, stack.columns)
     assert each == 4 * 8 * 64**2
-    assert batching.largest_size(stack, 10 * each + 1) == 10
-    assert batching.largest_size(stack, 1) == 1  # a matrix cannot be cut
-    assert batching.stack_size(stack, 2 * each) == 2
+    assert batching.largest_size(10 * each + 1, each) == 10
+    assert batching.largest_size(1, each) == 1  # a matrix cannot be cut
+    assert batching.stack_size(stack, 2 * each, each) == 2
 
 
 def test_small_stacks_are_gathered_whole(
