@@ -30,7 +30,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   print(*project["optional-dependencies"]["$(2)"])'
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
-  environment test test-newest test-oldest test-public test-nightly test-all \
+  environment test test-newest test-oldest test-nightly test-all \
   faults bench bench-loss bench-gpu docs docs-browse docs-serve notebooks lint format \
   package clean
 
@@ -113,14 +113,6 @@ test-oldest: $(VENV)/ready $(OLDEST)/ready
 	  env $$flags $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
 	    PYTHONPATH=$(OLDEST) $(VENV)/bin/python $(PYTEST) $(OLDEST_TESTS); \
 	  echo "oldest Keras, $$backend: $$(($$(date +%s) - begin)) s"; \
-	done
-
-## test-public  Keras' features on its public methods alone
-test-public: $(VENV)/ready
-	@set -e; for backend in $(BACKENDS); do \
-	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend \
-	    KERAS_LANTON_PUBLIC_API=1 $(VENV)/bin/python $(PYTEST) tests/keras \
-	    tests/test_lanton.py; \
 	done
 
 ## test-nightly the hooks, and what stands on them, on tomorrow's Keras

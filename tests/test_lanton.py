@@ -30,7 +30,6 @@ from helpers.processes import environment
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
-from helpers.tiers import private
 from helpers.variables import BY_HAND
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
@@ -360,7 +359,6 @@ EVERYWHERE = (
 
 
 @logic
-@private
 def test_presets():
     """`CASES["adamw"]` is `Lanton()`; the paper's numbers are the oracle's."""
     made = config_of(paper(**DEFAULTS))

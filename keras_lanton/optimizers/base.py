@@ -23,7 +23,6 @@ from keras import ops
 
 from keras_lanton import backends
 from keras_lanton.optimizers.hooks import Hooks
-from keras_lanton.optimizers.hooks import PrivateHooks
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.optimizers.state import StateVariables
 from keras_lanton.optimizers.state import check_saved
@@ -819,7 +818,7 @@ class LayerwiseOptimizer(Hooks, keras.optimizers.Optimizer):  # type: ignore[mis
             self._warn_of_skips()
 
     # On TensorFlow Keras' own hook runs first: it sums over the replicas.
-    if Hooks is PrivateHooks and not backend.SUMS_OVER_REPLICAS:
+    if not backend.SUMS_OVER_REPLICAS:
         _backend_update_step = update_variables
 
     def _updated_variables(self) -> list[Any]:

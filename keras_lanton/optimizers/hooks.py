@@ -1,17 +1,10 @@
-"""The hooks into Keras' optimizers: private names, or public ones.
+"""The hooks into Keras' optimizers, which are private names of Keras.
 
-`PrivateHooks` overrides and reads methods that are private in Keras. They have
-been the same from 3.10 to 3.16: tests/keras/test_contract.py says which one
-changed. `PublicHooks` needs public methods only. It is slower, and is taken
-where a private method has changed, or where the environment variable
-KERAS_LANTON_PUBLIC_API is 1.
+They have been the same from 3.10 to 3.16. Where a Keras has changed one,
+importing this module raises an ImportError that names it.
 """
 
 import inspect
-import os
-import re
-import warnings
-from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +12,11 @@ import keras
 from keras import ops
 
 from keras_lanton import backends
-from keras_lanton.types import Tensor
 
 backend = backends.load()
 
+# The newest release that the tests have run with.
+NEWEST_KERAS = "3.15"
 # The private methods, and their arguments after `self`.
 METHODS = {
     "_apply_weight_decay": ["variables"],
@@ -41,7 +35,7 @@ if backend.SUMS_OVER_REPLICAS:
     ]
 
 
-class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
+class Hooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
     """The joint update in the place of Keras' own, on its private methods.
 
     `LayerwiseOptimizer` sets `_backend_update_step`.
@@ -112,151 +106,6 @@ class PrivateHooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
         """Does nothing: `step_` decays the weights, in line 10."""
 
 
-class PublicHooks:
-    """The joint update from `update_step`, which has one variable at a time.
-
-    With gradient accumulation on JAX the work is done on every micro-step, and
-    Keras takes it back. Averages of weights (`use_ema`) are updated on skipped
-    steps too. `weight_decay` is None here, so that Keras does not decay:
-    `decay` has it. Not with several replicas of TensorFlow.
-    """
-
-    update_variables: Callable[..., None]
-    _expected: Sequence[Any]  # the variables of a step
-    _arrived: list[Tensor]  # their gradients, as far as they came
-
-    def __init__(self, learning_rate: Any, **kwargs: Any) -> None:
-        gamma = kwargs.pop("weight_decay", None)
-        super().__init__(learning_rate, **kwargs)  # type: ignore[call-arg]
-        self.decay = float(gamma or 0.0)
-        self._left_out: tuple[set[int], list[str]] = set(), []
-        self._given_decay = gamma
-
-    def build(self, variables: Sequence[Any]) -> None:
-        """Keras' `build`, which remembers the variables.
-
-        Args:
-            variables: The trainable variables.
-
-        Raises:
-            ValueError: With several replicas of TensorFlow.
-        """
-        if backend.replicas() > 1:
-            raise ValueError(
-                "Without Keras' private methods there is no training on "
-                "several replicas of TensorFlow. Received: "
-                f"{backend.replicas()} replicas, keras {keras.__version__}"
-            )
-        super().build(variables)  # type: ignore[misc]
-
-    def _key_of(self, variable: Any) -> Any:
-        """The key that identifies a variable.
-
-        Args:
-            variable: Of Keras.
-        """
-        return id(variable)
-
-    def _position_of(self, variable: Any) -> int:
-        """The number of a variable among those of `build`.
-
-        Args:
-            variable: Of Keras.
-        """
-        return [id(v) for v in self.built_on].index(id(variable))  # type: ignore[attr-defined]
-
-    def _check_known(self, variables: Sequence[Any]) -> None:
-        """ValueError for a variable that `build` did not have.
-
-        Args:
-            variables: Variables of Keras.
-        """
-        known = {id(v) for v in self.built_on}  # type: ignore[attr-defined]
-        unknown = [v.path for v in variables if id(v) not in known]
-        if unknown:
-            raise ValueError(
-                "Unknown variable: the optimizer was built on others, make a "
-                f"new one for these. Received: {unknown}"
-            )
-
-    def exclude_from_weight_decay(
-        self, var_list: Any = None, var_names: Any = None
-    ) -> None:
-        """Keras' method, which is remembered here too.
-
-        Args:
-            var_list: Variables to exclude.
-            var_names: Regular expressions on variable names.
-        """
-        ids, names = self._left_out
-        ids.update(id(variable) for variable in var_list or ())
-        names += var_names or []
-        super().exclude_from_weight_decay(var_list, var_names)  # type: ignore[misc]
-
-    def may_decay(self, variable: Any) -> bool:
-        """Returns whether `exclude_from_weight_decay` left a variable in.
-
-        Args:
-            variable: Of Keras.
-
-        Returns:
-            True or False.
-        """
-        ids, names = self._left_out
-        return id(variable) not in ids and not any(
-            re.search(name, variable.name) for name in names
-        )
-
-    def apply(
-        self,
-        grads: Sequence[Tensor],
-        trainable_variables: Sequence[Any] | None = None,
-    ) -> None:
-        """Keras' `apply`, from which `update_step` gets the gradients.
-
-        Args:
-            grads: Gradients, one per variable; None where there is none.
-            trainable_variables: Their variables. Defaults to those of
-                `build`.
-        """
-        variables = trainable_variables or self.built_on  # type: ignore[attr-defined]
-        expected = tuple(
-            variable
-            for gradient, variable in zip(grads, variables, strict=True)
-            if gradient is not None
-            and not getattr(variable, "overwrite_with_gradient", False)
-        )
-        # As `built_on`: Keras must not track them, or the gradients.
-        object.__setattr__(self, "_expected", expected)
-        object.__setattr__(self, "_arrived", [])
-        super().apply(grads, trainable_variables)  # type: ignore[misc]
-
-    def update_step(
-        self, gradient: Tensor, variable: Any, learning_rate: Any
-    ) -> None:
-        """Waits for the last gradient of a step, then updates all variables.
-
-        Args:
-            gradient: Of the next variable.
-            variable: Of Keras, or the backend's.
-            learning_rate: Scalar.
-        """
-        self._arrived.append(gradient)
-        if len(self._arrived) == len(self._expected):
-            gradients = list(self._arrived)
-            self._arrived.clear()
-            self.update_variables(gradients, self._expected, learning_rate)
-
-    def get_config(self) -> dict[str, Any]:
-        """Keras' config, with the weight decay."""
-        config: dict[str, Any] = super().get_config()  # type: ignore[misc]
-        return {**config, "weight_decay": self._given_decay}
-
-    def _is_update_step(self) -> None:
-        """Not known from the public counter: Keras takes steps back."""
-        return None  # TensorFlow's AutoGraph wants a statement
-
-
 def changed_methods() -> list[str]:
     """The private methods that this Keras has not, or has otherwise."""
     changed = []
@@ -268,20 +117,17 @@ def changed_methods() -> list[str]:
     return changed
 
 
-def choose() -> type:
-    """`PrivateHooks` where they work and nobody asks for others."""
-    if os.environ.get("KERAS_LANTON_PUBLIC_API") == "1":
-        return PublicHooks
+def check_keras() -> None:
+    """ImportError where this Keras has not the methods that are overridden."""
     changed = changed_methods()
-    if not changed:
-        return PrivateHooks
-    warnings.warn(
-        f"Keras {keras.__version__} changed {', '.join(changed)}. keras_lanton "
-        "goes on with Keras' public methods, which are slower: see "
-        "keras_lanton/optimizers/hooks.py.",
-        stacklevel=2,
-    )
-    return PublicHooks
+    if changed:
+        raise ImportError(
+            f"keras_lanton needs {', '.join(changed)} of "
+            "keras.optimizers.Optimizer, which this Keras has not, or with "
+            f"other arguments. The newest Keras that works is {NEWEST_KERAS}: "
+            f"pip install 'keras=={NEWEST_KERAS}.*'. "
+            f"Received: keras {keras.__version__}"
+        )
 
 
-Hooks: Any = choose()
+check_keras()

@@ -22,7 +22,6 @@ from helpers.runs import reference_weights
 from helpers.runs import run
 from helpers.runs import state_of
 from helpers.tiers import logic
-from helpers.tiers import private
 from keras_lanton.orthogonalization import dispatch
 
 
@@ -85,7 +84,6 @@ def test_state_stays_on_micro_steps(preset):
     assert_same_state(state(), before[1])
 
 
-@private
 @pytest.mark.parametrize(
     "reference", ["previous_gradient", "independent_gradient", "momentum"]
 )
@@ -112,7 +110,6 @@ def test_no_newton_schulz_on_micro_steps(monkeypatch, reference):
     assert per_call[1] and per_call[3], per_call
 
 
-@private
 @pytest.mark.skipif(BACKEND != "jax", reason="looks into the program of JAX")
 @pytest.mark.parametrize("accumulates", [True, False])
 def test_matrix_products_are_in_branches(accumulates):

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from helpers.tiers import private
 from keras_lanton import Lanton
 from keras_lanton.optimizers import hooks
 from keras_lanton.variables import from_layers
@@ -74,7 +73,6 @@ def test_keras_calls_the_hooks_in_this_order() -> None:
     assert int(optimizer.iterations.value) == 1
 
 
-@private
 def test_one_gradient_passes_at_most_five_functions() -> None:
     """Our functions on the way from `apply` to a weight.
 

@@ -20,7 +20,6 @@ from helpers.optimizers import paper
 from helpers.processes import launch
 from helpers.processes import outcome
 from helpers.tiers import exhaustive
-from helpers.tiers import private
 from keras_lanton import advise_batch_size
 from keras_lanton import find_learning_rate
 from keras_lanton import load_checkpoint
@@ -273,7 +272,6 @@ OF_LANTON = {**DEFAULTS, "noise_interval": 2, "ns_steps": 2}
 WITHIN = {**OF_LANTON, "within_matrices": True, "alpha_unit": "signal"}
 
 
-@private
 @on_tensorflow
 def test_mirrored_fit(tmp_path):
     """A NaN on one replica skips the step on both; the rest is as on one."""
@@ -290,7 +288,6 @@ def test_mirrored_fit(tmp_path):
     assert_same(found, fit(**arguments), 1e-5)
 
 
-@private
 @exhaustive
 @on_tensorflow
 @pytest.mark.parametrize(
@@ -312,7 +309,6 @@ def test_mirrored(options):
     assert not any(replicas["apart"].values()), replicas
 
 
-@private
 @exhaustive
 @on_tensorflow
 def test_mirrored_edges():

@@ -22,7 +22,6 @@ from helpers.runs import run
 from helpers.runs import state_of
 from helpers.tiers import keep
 from helpers.tiers import logic
-from helpers.tiers import private
 from keras_lanton import Lanton
 
 
@@ -87,7 +86,6 @@ def test_skipped_window(reference, where):
     assert optimizer.skipped_steps == 1
 
 
-@private
 @both_presets
 def test_skip_with_ema(preset):
     """The average stays as well."""
