@@ -17,7 +17,6 @@ from keras_lanton.utils.checkpoints import load_checkpoint
 from keras_lanton.utils.explain import explain
 from keras_lanton.utils.layerwise_decay import layerwise_decay
 from keras_lanton.utils.rate_finder import find_learning_rate
-from keras_lanton.utils.tuner_space import tuner_space
 from keras_lanton.utils.update_schedule import UpdateSchedule
 from keras_lanton.version import __version__
 
@@ -35,7 +34,6 @@ __all__ = [
     "find_learning_rate",
     "layerwise_decay",
     "load_checkpoint",
-    "tuner_space",
     "use_gpu_kernels",
 ]
 
