@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     argparse.ArgumentParser(
         prog="python -m keras_lanton",
-        description="Print versions, devices and fast paths, and hold three "
-        "steps of Lanton against NumPy: what a bug report needs. The "
-        "environment variable KERAS_BACKEND chooses the backend.",
+        description="Print versions, devices and fast paths, and hold a step "
+        "of Lanton and a large matrix against NumPy: what a bug report needs. "
+        "The environment variable KERAS_BACKEND chooses the backend.",
     ).parse_args(argv)
     _print_table(versions())
     try:

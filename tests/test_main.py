@@ -1,5 +1,6 @@
 """`python -m keras_lanton`: passes here, and names what does not work."""
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 
 from helpers.tiers import logic
+from keras_lanton import Lanton
 from keras_lanton import __main__ as command
 from keras_lanton import version
 from keras_lanton.norms import norms
+from keras_lanton.orthogonalization import dispatch
 from keras_lanton.utils import self_check
 
 BACKEND = keras.backend.backend()
@@ -54,9 +57,33 @@ def test_names_what_is_wrong(
     monkeypatch.setattr(norms.Spectral, "lmo", lambda *args: 0.5 * right(*args))
     assert command.main([]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == (
-        "self-check: failed: step of hidden_square, step of hidden_wide"
+    assert last == "self-check: failed: step"
+
+
+@logic
+def test_names_a_fast_path_that_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = dispatch.gram_newton_schulz
+    monkeypatch.setattr(
+        dispatch,
+        "gram_newton_schulz",
+        lambda *args, **options: 0.5 * right(*args, **options),
     )
+    assert command.main([]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "self-check: failed: large matrix"
+
+
+@logic
+def test_names_a_step_that_takes_nan(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        self_check, "Lanton", functools.partial(Lanton, nonfinite="propagate")
+    )
+    assert command.main([]) == 1
+    assert capsys.readouterr().out.endswith("self-check: failed: step\n")
 
 
 @logic
