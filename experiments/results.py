@@ -6,7 +6,6 @@ import numpy as np
 
 from experiments.styles import STYLES
 from experiments.training import compile_model
-from keras_lanton.utils.plots import label_ends
 
 
 def print_table(histories):
@@ -72,7 +71,7 @@ def plot(histories, path):
     axes.set_ylabel("loss (nats per token)")
     axes.set_title("solid: validation; dotted: training, mean of 10 steps")
     axes.grid(alpha=0.3)
-    label_ends(axes)
+    axes.legend()
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
     print(f"Loss curves: {path}")

@@ -20,17 +20,16 @@ def plot(result, path):
     matplotlib.use("agg")  # draws to a file, needs no display
     from matplotlib import pyplot
 
-    from keras_lanton.utils.plots import label_ends  # which imports Keras
-
     figure, axes = pyplot.subplots(
         1, 3, figsize=(15, 4.5), layout="constrained"
     )
     plot_lemma(axes[0], result["lemmas"])
     plot_rate(axes[1], result["rate"])
     plot_noise(axes[2], result["noise"])
+    for axis in axes[1:]:  # the first has no line with a label
+        axis.legend()
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-        label_ends(axis)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 

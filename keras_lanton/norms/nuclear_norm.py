@@ -17,6 +17,10 @@ from keras_lanton.types import Tensor
 
 backend = backends.load()
 
+# Of `lanczos_nuclear_norm`: directions that a sketch takes apart, random
+# probes, and steps of Lanczos for each probe.
+LEADING, PROBES, LANCZOS_STEPS = 32, 16, 8
+
 
 def inner_products(A: Tensor, B: Tensor) -> Tensor:
     """The inner product <A, B> of each matrix of two stacks.
@@ -92,12 +96,10 @@ def randomized_svd_nuclear_norm(
     return svd_nuclear_norm(ops.matmul(D_T, Q)) + nan
 
 
-def lanczos_nuclear_norm(
-    D: Tensor, *, rank: int = 32, probes: int = 16, steps: int = 8
-) -> Tensor:
+def lanczos_nuclear_norm(D: Tensor) -> Tensor:
     """Trace of sqrt(C), C = D D^T: leading part by a sketch, rest by Lanczos.
 
-    The leading `rank` eigenvalues of C come from one step of subspace
+    The leading 32 eigenvalues of C come from one step of subspace
     iteration. On what is left, each random probe z gives a Gauss quadrature
     z^T sqrt(C) z from a few Lanczos steps, and their mean the trace. One
     product of D's short side and a few skinny ones; within a few percent of
@@ -105,21 +107,18 @@ def lanczos_nuclear_norm(
 
     Args:
         D: `(..., m, n)`, float32.
-        rank: Leading directions taken apart.
-        probes: Number of random probes.
-        steps: Lanczos steps, at least 2.
 
     Returns:
         `(...)`, float32; NaN where D is not finite. Matrices whose short
-        side is at most four times the rank are so small that ten rows of
-        Newton-Schulz are cheaper, and closer: <D, polar(D)>.
+        side is at most 128 are so small that ten rows of Newton-Schulz are
+        cheaper, and closer: <D, polar(D)>.
 
     References:
         Halko, Martinsson and Tropp 2011 (sketch); Ubaru, Chen and Saad 2017,
         Fast estimation of tr(f(A)) via stochastic Lanczos quadrature.
     """
     short = min(D.shape[-2:])
-    if short <= 4 * rank:
+    if short <= 4 * LEADING:
         rows = coefficient_rows("polar_express", 10)
         return inner_products(D, newton_schulz(D, rows))
     D = transposed(D) if D.shape[-2] > short else D
@@ -129,17 +128,17 @@ def lanczos_nuclear_norm(
         squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
         C = C / backend.where(squares > 0, squares, 1.0)
 
-        Q = _orthonormal(ops.matmul(C, _sketch(short, rank)))
+        Q = _orthonormal(ops.matmul(C, _sketch(short, LEADING)))
         Q = _orthonormal(ops.matmul(C, Q))
         head = ops.matmul(transposed(Q), ops.matmul(C, Q))
         leading = ops.sum(_root(_eigh(head)[0]), axis=-1)
 
-        z = _outside(Q, _outside(Q, _sketch(short, probes)))
+        z = _outside(Q, _outside(Q, _sketch(short, PROBES)))
         nodes, weights = _quadrature(
-            lambda y: _outside(Q, ops.matmul(C, y)), z, steps
+            lambda y: _outside(Q, ops.matmul(C, y)), z, LANCZOS_STEPS
         )
     rest = ops.mean(ops.sum(weights * _root(nodes), axis=-1), axis=-1)
-    total = leading + (short - rank) * rest
+    total = leading + (short - LEADING) * rest
     return ops.sqrt(squares[..., 0, 0]) * total  # NaN where D is not finite.
 
 

@@ -58,7 +58,6 @@ def adam_direction(
     beta_1: float,
     beta_2: float,
     epsilon: float,
-    epsilon_before_debiasing: bool = False,
 ) -> Tensor:
     """m^ / (sqrt(v^) + epsilon), where ^ divides by 1 - beta^t.
 
@@ -69,8 +68,6 @@ def adam_direction(
         beta_1: Decay of m.
         beta_2: Decay of v.
         epsilon: Above 0.
-        epsilon_before_debiasing: Whether epsilon is added to sqrt(v), as in
-            Keras and Moonlight, and not to sqrt(v^), as in PyTorch.
 
     Returns:
         A tensor of the shape of m, float32.
@@ -83,7 +80,6 @@ def adam_direction(
         [ops.cast(root, "float32")],
         debiasing(beta_1, beta_2, t),
         epsilon=epsilon,
-        epsilon_before_debiasing=epsilon_before_debiasing,
     )
     return direction
 

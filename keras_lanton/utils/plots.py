@@ -14,8 +14,6 @@ STYLES = (
     ("#AA4499", "s"),
     ("#117733", "^"),
 )
-FONT_SIZE = 10.0  # points
-AXES_HEIGHT = 0.8  # of a figure with one row of panels
 ROLES = {"hidden": "hidden", "embedding": "embedding", "vector": "vector"}
 BLOCKS = {"qk": "QK", "vo": "VO", "mlp": "MLP"}
 
@@ -51,8 +49,6 @@ def draw_noise(
         Hao et al., arXiv 2510.14009.
     """
     figure = new_figure(width=15)
-    # Else labels and the next panel's axis touch.
-    figure.get_layout_engine().set(wspace=0.04)
     groups, within, rates = figure.subplots(1, 3)
     draw_bands(groups, steps, noise, roles, ROLES, extremes)
     groups.set_title("Noise by role (line: mean, band: range)")
@@ -76,11 +72,11 @@ def draw_noise(
     rates.set_ylim(bottom=0)
     rates.axhline(1.0, color="black", linewidth=0.8, linestyle="--")
     for axes in (groups, within, rates):
-        label_ends(axes)
+        axes.legend()
     return figure
 
 
-def new_figure(width: float, height: float = 4.5) -> Any:
+def new_figure(width: float) -> Any:
     """A figure of its own, in inches, that needs no display.
 
     Raises:
@@ -92,76 +88,7 @@ def new_figure(width: float, height: float = 4.5) -> Any:
         raise ImportError(
             "Pictures need matplotlib: `pip install matplotlib`."
         ) from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def label_ends(axes: Any) -> None:
-    """Writes the label of each line at its right end, in place of a legend.
-
-    Call it last: it reads the limits of the axes.
-
-    Args:
-        axes: `matplotlib.axes.Axes`. A line without a label is left out.
-    """
-    axes.get_ylim()  # matplotlib sets automatic limits when they are read
-    lines = [
-        line
-        for line in axes.get_lines()
-        if line.get_label()[:1] not in ("", "_")
-    ]
-    place = axes.transScale + axes.transLimits
-    ends = [place.transform(line.get_xydata()[-1])[1] for line in lines]
-    height = 72 * AXES_HEIGHT * axes.figure.get_figheight()
-    rows = max((1 + line.get_label().count("\n") for line in lines), default=1)
-    free = spaced(ends, 1.3 * rows * FONT_SIZE / height)
-    for line, end in zip(lines, free, strict=True):
-        axes.annotate(
-            line.get_label(),
-            (1.0, end),
-            xycoords="axes fraction",
-            xytext=(5, 0),
-            textcoords="offset points",
-            fontsize=FONT_SIZE,
-            color=darker(line.get_color()),
-            verticalalignment="center",
-            annotation_clip=False,
-        )
-
-
-def spaced(places: Sequence[float], gap: float) -> np.ndarray:
-    """The places, moved until neighbors are a gap apart; their order stays.
-
-    Args:
-        places: `(n,)`.
-        gap: Least distance, in the unit of the places.
-
-    Returns:
-        `(n,)`. Crowded places keep their mean.
-    """
-    order = np.argsort(places, kind="stable")
-    # Steps of one gap taken away, spaced places only have to rise: pool those
-    # that fall into their mean.
-    steps = gap * np.arange(len(order))
-    pools: list[list[float]] = []
-    for place in np.asarray(places, float)[order] - steps:
-        pools.append([place])
-        while len(pools) > 1 and np.mean(pools[-1]) < np.mean(pools[-2]):
-            pools[-2:] = [pools[-2] + pools[-1]]
-    moved = np.empty(len(order))
-    means = [np.mean(pool) for pool in pools for _ in pool]
-    moved[order] = np.array(means) + steps
-    return moved
-
-
-def darker(color: Any) -> tuple[float, ...]:
-    """A color of a line, for text on white: a light one would be hard to read.
-
-    Returns:
-        Red, green and blue, from 0 to 1.
-    """
-    from matplotlib.colors import to_rgb
-
-    return tuple(0.75 * part for part in to_rgb(color))
+    return Figure(figsize=(width, 4.5), layout="constrained")
 
 
 def draw_bands(
@@ -187,7 +114,7 @@ def draw_bands(
             marker=marker,
             markersize=4,
             markevery=max(1, len(steps) // 12),
-            label=f"{name}\n{counted(mine.shape[1])}",
+            label=f"{name}, {counted(mine.shape[1])}",
         )
         axes.fill_between(
             steps[known], low, high, color=color, alpha=0.2, linewidth=0

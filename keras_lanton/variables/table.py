@@ -22,6 +22,8 @@ from keras_lanton.types import ROLES
 from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.spec import in_words
 
+WIDTH = 32  # of the column of paths
+
 
 def print_summary(
     specs: Sequence[VariableSpec],
@@ -87,11 +89,11 @@ def _matrices(spec: VariableSpec) -> str:
     return f"{count}({spec.d_in} x {spec.d_out})"
 
 
-def _wrapped(path: str, width: int = 32) -> str:
+def _wrapped(path: str) -> str:
     """The path in lines that break behind a slash, where they are long."""
     lines = [""]
     for part in re.findall(r"[^/]*/?", path):
-        if lines[-1] and len(lines[-1] + part) > width:
+        if lines[-1] and len(lines[-1] + part) > WIDTH:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)

@@ -5,7 +5,6 @@ import numpy as np
 from experiments.paper.report.parts import TASKS
 from experiments.paper.report.parts import below
 from experiments.paper.report.parts import label
-from experiments.paper.report.parts import label_ends
 from experiments.paper.report.parts import save
 from experiments.paper.report.parts import spread
 from experiments.paper.report.parts import subplots
@@ -64,7 +63,7 @@ def draw_losses(result, path):
         axes.set_xlabel("step")
         axes.set_ylabel("validation loss (nats per token)")
         axes.grid(alpha=0.3)
-        label_ends(axes)
+        axes.legend()
     save(figure, path)
 
 

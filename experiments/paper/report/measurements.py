@@ -3,7 +3,6 @@
 import numpy as np
 
 from experiments.paper.report.parts import label
-from experiments.paper.report.parts import label_ends
 from experiments.paper.report.parts import quotient
 from experiments.paper.report.parts import save
 from experiments.paper.report.parts import spread
@@ -40,7 +39,7 @@ def effective_rates(result, pictures):
         axes.set_ylabel("learning rate / base rate")
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-        label_ends(axes)
+        axes.legend()
     save(figure, pictures / "effective_rates.png")
     start = result["lanton_paper"]["hidden"]["mean"][0]
     return [
@@ -85,7 +84,7 @@ def noise(result, pictures):
     axes.set_ylabel("noise sqrt(H) (units of the dual norm)")
     axes.set_yscale("log")
     axes.grid(alpha=0.3)
-    label_ends(axes)
+    axes.legend()
     save(figure, pictures / "noise.png")
     columns = ("max", "min", "mean", "max/min")
     head = ["block", *columns, *(f"paper: {name}" for name in columns)]

@@ -58,13 +58,6 @@ def subplots(count):
     return figure, panels[0]
 
 
-def label_ends(axes):
-    """The label of each line at its end, in place of a legend."""
-    from keras_lanton.utils import plots  # which imports Keras
-
-    plots.label_ends(axes)
-
-
 def save(figure, path):
     from matplotlib import pyplot
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from experiments.paper.report.parts import TASKS
 from experiments.paper.report.parts import label
-from experiments.paper.report.parts import label_ends
 from experiments.paper.report.parts import save
 from experiments.paper.report.parts import spread
 from experiments.paper.report.parts import subplots
@@ -31,7 +30,7 @@ def base_rate(result, pictures):
     axes.set_xlabel("base learning rate")
     axes.set_ylabel("validation loss (nats per token)")
     axes.grid(alpha=0.3)
-    label_ends(axes)
+    axes.legend()
     save(figure, pictures / "base_rate.png")
     head = ["optimizer", *(f"{2.0**k:g}" for k in range(-3, 4)), "window"]
     ours, theirs = (result[m]["width"] for m in ("lanton", "d_muon"))
