@@ -6,6 +6,9 @@ import keras
 
 import keras_lanton
 from experiments import hyperparameters
+from experiments.baselines import BlockwiseAdamW
+from experiments.baselines import Lamb
+from experiments.baselines import Mars
 from experiments.styles import STYLES
 from keras_lanton import baselines
 
@@ -72,9 +75,9 @@ def construct(method, learning_rate, *, options=(), **kwargs):
         "adamuon": baselines.AdaMuon,
         "scion": baselines.Scion,
         "gluon": baselines.Gluon,
-        "mars": baselines.Mars,
-        "lamb": baselines.Lamb,
-        "blockwise_adamw": baselines.BlockwiseAdamW,
+        "mars": Mars,
+        "lamb": Lamb,
+        "blockwise_adamw": BlockwiseAdamW,
     }
     make = classes[method]
     given = with_parts(make, {**dict(options), **kwargs})

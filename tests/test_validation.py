@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from experiments.baselines import BlockwiseAdamW
+from experiments.baselines import Lamb
 from helpers.optimizers import FIELDS
 from helpers.optimizers import PARTS
 from helpers.optimizers import arguments_of
@@ -15,9 +17,7 @@ from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
-from keras_lanton.baselines import BlockwiseAdamW
 from keras_lanton.baselines import DMuon
-from keras_lanton.baselines import Lamb
 from keras_lanton.baselines import Scion
 from keras_lanton.validation import MOVED
 

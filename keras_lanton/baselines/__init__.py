@@ -5,21 +5,15 @@ SGD are used as they are.
 """
 
 from keras_lanton.baselines.adamuon import AdaMuon
-from keras_lanton.baselines.blockwise_adamw import BlockwiseAdamW
 from keras_lanton.baselines.d_muon import DMuon
 from keras_lanton.baselines.gluon import Gluon
-from keras_lanton.baselines.lamb import Lamb
-from keras_lanton.baselines.mars import Mars
 from keras_lanton.baselines.muon import Muon
 from keras_lanton.baselines.scion import Scion
 
 __all__ = [
     "AdaMuon",
-    "BlockwiseAdamW",
     "DMuon",
     "Gluon",
-    "Lamb",
-    "Mars",
     "Muon",
     "Scion",
 ]

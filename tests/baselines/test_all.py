@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.baselines import BASELINES
 from helpers.baselines import CLASSES
 from helpers.baselines import GLUON
 from helpers.baselines import LATE
@@ -35,7 +36,7 @@ def test_directions_do_not_depend_on_the_gradients_scale(name):
     paths = ["dense/kernel", "tokens/embeddings"]
     gradients = make_gradients(2, paths)
     options = {} if name in ("Scion", "Gluon") else {"epsilon": 1e-20}
-    cls = getattr(baselines, name)
+    cls = BASELINES[name]
     wanted, start = run(cls, gradients, paths, **options)
     scaled = [[10.0 * g for g in one] for one in gradients]
     found, _ = run(cls, scaled, paths, **options)
@@ -47,7 +48,7 @@ def test_directions_do_not_depend_on_the_gradients_scale(name):
 def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     paths = ["dense/bias", "tokens/embeddings"]
     gradients = make_gradients(1, paths)
-    cls = getattr(baselines, name)
+    cls = BASELINES[name]
     wanted, start = run(cls, gradients, paths)
     found, _ = run(cls, gradients, paths, momentum_dtype="bfloat16")
     assert_equal(found, wanted, start)
@@ -59,7 +60,7 @@ def test_noise_slows_hidden_layers_as_in_lanton(name):
     paths, gradients = FEW, make_gradients(4, FEW)
     variables = make_variables(paths)
     optimizer = make(
-        getattr(baselines, name),
+        BASELINES[name],
         variables,
         paths,
         noise=NOISE_PART,
@@ -87,7 +88,7 @@ def test_noise_slows_hidden_layers_as_in_lanton(name):
 # As Keras optimizers.
 @pytest.mark.parametrize(
     "cls",
-    keep(CLASSES, [baselines.DMuon, baselines.Mars]),
+    keep(CLASSES, [baselines.DMuon, BASELINES["Mars"]]),
     ids=lambda cls: cls.__name__,
 )
 def test_fit_save_and_resume(cls, tmp_path):
@@ -236,7 +237,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "options", "argument"), WRONG)
 def test_wrong_argument(name, options, argument):
     with pytest.raises(ValueError, match=f"`{argument}.*Received: "):
-        getattr(baselines, name)(**options)
+        BASELINES[name](**options)
 
 
 @logic

@@ -10,6 +10,7 @@ from baseline_oracles import LambOracle
 from baseline_oracles import MarsOracle
 from baseline_oracles import MuonOracle
 from baseline_oracles import ScionOracle
+from helpers.baselines import BASELINES
 from helpers.baselines import ETA
 from helpers.baselines import GLUON
 from helpers.baselines import LATE
@@ -21,7 +22,6 @@ from helpers.tiers import keep
 from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import deviations
-from keras_lanton import baselines
 
 CASES = {
     "muon": ("Muon", MuonOracle, {}, {}),
@@ -100,7 +100,7 @@ ONE_EACH = [
 def test_oracle(case):
     name, oracle_class, options, oracle_options = CASES[case]
     gradients = some_gradients()
-    found, start = run(getattr(baselines, name), gradients, **options)
+    found, start = run(BASELINES[name], gradients, **options)
     oracle = oracle_class([EXPECTED[path] for path in FEW], **oracle_options)
     weights = start
     for one in gradients:

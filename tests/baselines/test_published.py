@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.baselines import BASELINES
 from helpers.baselines import ETA
 from helpers.baselines import RATIOS
 from helpers.baselines import run
@@ -19,7 +20,6 @@ from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import deviations
 from helpers.variables import make_gradients
-from keras_lanton import baselines
 
 BACKEND = keras.backend.backend()
 on_torch = pytest.mark.skipif(
@@ -41,7 +41,7 @@ STEPS = 5
 
 def ours(name, paths=FEW, **options):
     gradients = make_gradients(STEPS, paths)
-    found, start = run(getattr(baselines, name), gradients, paths, **options)
+    found, start = run(BASELINES[name], gradients, paths, **options)
     return found, start, gradients
 
 

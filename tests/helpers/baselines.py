@@ -2,7 +2,9 @@
 
 import numpy as np
 
+import experiments.baselines
 from baseline_oracles import BlockwiseAdamWOracle
+from experiments.baselines.blockwise_adamw import MULTIPLIERS
 from helpers.optimizers import assign_roles
 from helpers.optimizers import make_optimizer
 from helpers.variables import BY_HAND
@@ -15,7 +17,6 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
-from keras_lanton.baselines.blockwise_adamw import MULTIPLIERS
 from keras_lanton.variables.block_kinds import block_of
 from keras_lanton.variables.spec import assigned_spec
 
@@ -34,7 +35,13 @@ NOISE = {
 NOISE_PART = NoiseAdaptiveRate(
     alpha=0.2, alpha_unit="group_noise", within_matrices=False, interval=1
 )
-CLASSES = [getattr(baselines, name) for name in baselines.__all__]
+# Those of the package, and those of the experiments alone.
+BASELINES = {
+    name: getattr(folder, name)
+    for folder in (baselines, experiments.baselines)
+    for name in folder.__all__
+}
+CLASSES = list(BASELINES.values())
 
 
 def make(cls, variables, paths=FEW, **options):

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from keras import ops
 
+from helpers.baselines import BASELINES
 from helpers.tiers import keep
 from helpers.tiers import logic
 from keras_lanton import Lanton
-from keras_lanton import baselines
 from keras_lanton import load_checkpoint
 
 load = keras.models.load_model
@@ -105,9 +105,9 @@ def test_load_model(name, tmp_path):
 
 
 @logic
-@pytest.mark.parametrize("name", baselines.__all__)
+@pytest.mark.parametrize("name", BASELINES)
 def test_load_model_of_each_optimizer(name, tmp_path):
-    model = half_frozen(train(make(getattr(baselines, name))))
+    model = half_frozen(train(make(BASELINES[name])))
     model.save(tmp_path / "x.keras")
     loaded, warned = told(lambda: load(tmp_path / "x.keras"))
     assert len(warned) == 1

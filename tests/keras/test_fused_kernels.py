@@ -9,13 +9,13 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.baselines import BASELINES
 from helpers.tiers import keep
 from helpers.tiers import logic
 from helpers.variables import Steps
 from helpers.variables import to_arrays
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
-from keras_lanton import baselines
 from keras_lanton import explain
 
 WIDTH = 12
@@ -23,7 +23,7 @@ MAKERS = {
     "lanton": lambda: Lanton(5e-3, noise=NoiseAdaptiveRate(interval=2)),
     "paper": lambda: Lanton.paper(5e-3),
     "without_noise": lambda: Lanton(5e-3, noise=None),
-    **{name: getattr(baselines, name) for name in baselines.__all__},
+    **BASELINES,
 }
 # Their norms are those of whole variables; equal outputs stay one.
 OF_WHOLE_VARIABLES = ("Lamb", "Mars")

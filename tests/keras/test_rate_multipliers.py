@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.baselines import BASELINES
 from helpers.tiers import logic
 from helpers.variables import FEW
 from helpers.variables import make_gradients
@@ -12,7 +13,6 @@ from helpers.variables import to_arrays
 from helpers.variables import to_tensors
 from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
-from keras_lanton import baselines
 
 OPTIMIZERS = {
     "default": Lanton,
@@ -22,19 +22,7 @@ OPTIMIZERS = {
         auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
         **kwargs,
     ),
-    **{
-        name: getattr(baselines, name)
-        for name in (
-            "Muon",
-            "DMuon",
-            "AdaMuon",
-            "Scion",
-            "Gluon",
-            "Mars",
-            "Lamb",
-            "BlockwiseAdamW",
-        )
-    },
+    **BASELINES,
 }
 MULTIPLIERS = {"kernel$": 0.5, "^attention": 0.5, "^tokens": 0.0}
 
@@ -91,7 +79,9 @@ def test_a_pattern_without_a_variable_is_told():
 
 
 @logic
-@pytest.mark.parametrize("make", [Lanton, baselines.DMuon, baselines.Lamb])
+@pytest.mark.parametrize(
+    "make", [Lanton, BASELINES["DMuon"], BASELINES["Lamb"]]
+)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 
+from helpers.baselines import BASELINES
 from helpers.tiers import keep
 from helpers.tiers import logic
 from helpers.variables import Steps
@@ -28,7 +29,7 @@ MAKERS = {
         cautious_weight_decay=True,
     ),
     "tables_by_adamw": lambda: Lanton.for_fine_tuning(5e-3, weight_decay=0.1),
-    **{name: getattr(baselines, name) for name in baselines.__all__},
+    **BASELINES,
 }
 
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import faults
+from helpers.baselines import BASELINES
 from helpers.models import make_model
 from helpers.optimizers import lanton
 from helpers.tiers import logic
 from keras_lanton import Lanton
-from keras_lanton import baselines
 from keras_lanton import load_checkpoint
 
 pytestmark = logic
@@ -74,7 +74,7 @@ OURS = {
     ),
     "name of its own": lambda: Lanton(name="mine"),
     "in a loss scale": lambda: keras.optimizers.LossScaleOptimizer(Lanton()),
-    **{name: getattr(baselines, name) for name in baselines.__all__},
+    **BASELINES,
 }
 KERAS = {
     "AdamW": keras.optimizers.AdamW,

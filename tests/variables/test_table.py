@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from experiments.baselines import BlockwiseAdamW
 from helpers.roles import make
 from helpers.roles import read
 from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
-from keras_lanton.baselines import BlockwiseAdamW
 from keras_lanton.variables import table as tables_of
 from keras_lanton.variables.spec import assigned_spec
 from keras_lanton.variables.spec import spec_to_config

@@ -6,8 +6,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from experiments.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton import backends
-from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.types import Tensor
 
 backend = backends.load()

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from experiments.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton import backends
-from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.types import State
 from keras_lanton.types import Tensor

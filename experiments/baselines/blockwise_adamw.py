@@ -6,8 +6,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from experiments.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton import backends
-from keras_lanton.baselines.elementwise import ElementwiseOptimizer
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
