@@ -319,7 +319,7 @@ class LMOOptimizer(LayerwiseOptimizer):
         Returns:
             The new weights and the new state, in the dtypes of the old.
         """
-        work = self._work
+        plan = self._work
         B_last = self._momentum.read(state)
         G = cast_like(G, B_last)
 
@@ -338,13 +338,13 @@ class LMOOptimizer(LayerwiseOptimizer):
         # Line 6: O_t. Line 10: X_{t+1}. One stack after the other, which keeps
         # memory low where steps are eager.
         X = list(X)
-        for some in work.stacks:
-            stack, matrices = some.stack, some.matrices
-            M = work.gather(
+        for work in plan.stacks:
+            stack, matrices = work.stack, work.matrices
+            M = plan.gather(
                 stack, self._with_nesterov(stack, B, G, nesterov_weight)
             )
-            noise = self._entry_noise(some.lines, new)
-            O = some.norm.lmo(self._direction.before(M), noise)
+            noise = self._entry_noise(work.lines, new)
+            O = work.norm.lmo(self._direction.before(M), noise)
             O, changes = self._direction.after(O, M, stack, matrices, c, new)
             new = with_changes(new, changes)
             update_stack_(
