@@ -73,6 +73,7 @@ def construct(method, learning_rate, *, options=(), **kwargs):
         "muon": baselines.Muon,
         "d_muon": baselines.DMuon,
         "adamuon": baselines.AdaMuon,
+        "normuon": baselines.NorMuon,
         "scion": baselines.Scion,
         "gluon": baselines.Gluon,
         "mars": Mars,

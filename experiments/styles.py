@@ -11,6 +11,7 @@ STYLES = {
     "muon": ("Muon", "#009E73", "v"),
     "d_muon": ("D-Muon", "#56B4E9", "^"),
     "adamuon": ("AdaMuon", "#999933", "D"),
+    "normuon": ("NorMuon", "#117733", "X"),
     "scion": ("Scion", "#CC79A7", "<"),
     "gluon": ("Gluon", "#CC79A7", "d"),
     "mars": ("MARS-AdamW", "#E69F00", ">"),

@@ -156,6 +156,37 @@ class AdaMuonOracle(MuonOracle):
         )
 
 
+class NorMuonOracle(MuonOracle):
+    """A running mean square of each output, and the norm restored."""
+
+    defaults = {
+        **MuonOracle.defaults,
+        "adam_lr_ratio": 1.0,
+        "beta_2": 0.95,
+        "epsilon": 1e-8,
+        "weight_decay": 0.1,
+    }
+
+    def move(self, i, layer, g, x, eta):
+        if layer.role != "hidden":
+            return super().move(i, layer, g, x, eta)
+        m = self.ema(i, "m", g, self.beta_1)
+        m = (1 - self.beta_1) * g + self.beta_1 * m
+        o = by_matrix(layer, orthogonal, m)
+        squares = by_matrix(
+            layer, lambda one: 0 * one + np.mean(one**2, axis=0), o
+        )
+        v = self.ema(i, "v", squares, self.beta_2)
+        x = x - eta * self.weight_decay * x
+        return x - eta * by_matrix(
+            layer, self.restored, o, o / (np.sqrt(v) + 1e-10)
+        )
+
+    def restored(self, o, p):
+        norm = np.linalg.norm
+        return 0.2 * math.sqrt(max(o.shape)) * norm(o) / norm(p) * p
+
+
 class ScionOracle(Baseline):
     """Constrained and unconstrained."""
 

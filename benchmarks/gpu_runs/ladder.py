@@ -18,8 +18,9 @@ times the batch wants about twice the rate (docs/guides/learning_rate.md), 32
 times would want 5.7 times, and width 384 about 0.75 of the rate at 256. So
 the middle rate is four times that at width 256. `Lanton.paper()` was tuned
 at width 64 only, where its best rate, 0.005, was close to that of `Lanton()`:
-it has the same rates. The others are half and twice the middle. Batches of
-8,192 tokens have half of all rates.
+it has the same rates. NorMuon has D-Muon's. The others are half and twice the
+middle, and four times for the two whose best rate was the highest tried.
+Batches of 8,192 tokens have half of all rates.
 """
 
 import argparse
@@ -61,6 +62,11 @@ TABLE = (
     Run("d_muon", 0.01, 1),
     Run("lanton_defaults", 0.02, 1),
     Run("d_muon", 0.04, 1),
+    Run("lanton_defaults", 0.04, 1),
+    Run("d_muon", 0.08, 1),
+    Run("normuon", 0.02, 1),
+    Run("normuon", 0.01, 1),
+    Run("normuon", 0.04, 1),
     Run("adamw_tables", 0.004, 1),
     Run("adamw_tables", 0.002, 1),
     Run("adamw_tables", 0.008, 1),

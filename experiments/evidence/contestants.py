@@ -96,6 +96,11 @@ CONTESTANTS = {
         "d_muon",
         {"beta_1": 0.95, "weight_decay": 0.1, **ADAMW},
     ),
+    "normuon": (
+        "NorMuon",
+        "normuon",
+        {"beta_1": 0.95, "beta_2": 0.95, "weight_decay": 0.1, **ADAMW},
+    ),
     "scion": (
         "Scion",
         "scion",

@@ -8,6 +8,7 @@ from keras_lanton.baselines.adamuon import AdaMuon
 from keras_lanton.baselines.d_muon import DMuon
 from keras_lanton.baselines.gluon import Gluon
 from keras_lanton.baselines.muon import Muon
+from keras_lanton.baselines.normuon import NorMuon
 from keras_lanton.baselines.scion import Scion
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "DMuon",
     "Gluon",
     "Muon",
+    "NorMuon",
     "Scion",
 ]

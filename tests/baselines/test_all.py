@@ -31,7 +31,9 @@ from keras_lanton.optimizers.lmo import LMOOptimizer
 
 
 @logic
-@pytest.mark.parametrize("name", ["Muon", "DMuon", "Scion", "AdaMuon", "Gluon"])
+@pytest.mark.parametrize(
+    "name", ["Muon", "DMuon", "Scion", "AdaMuon", "NorMuon", "Gluon"]
+)
 def test_directions_do_not_depend_on_the_gradients_scale(name):
     paths = ["dense/kernel", "tokens/embeddings"]
     gradients = make_gradients(2, paths)
@@ -44,7 +46,7 @@ def test_directions_do_not_depend_on_the_gradients_scale(name):
 
 
 @logic
-@pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon"])
+@pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon", "NorMuon"])
 def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     paths = ["dense/bias", "tokens/embeddings"]
     gradients = make_gradients(1, paths)
@@ -55,7 +57,7 @@ def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
 
 
 @logic
-@pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon"])
+@pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon", "NorMuon"])
 def test_noise_slows_hidden_layers_as_in_lanton(name):
     paths, gradients = FEW, make_gradients(4, FEW)
     variables = make_variables(paths)
@@ -208,6 +210,7 @@ WRONG = [
     ("DMuon", {"hidden_scale": None}, "hidden_scale"),
     ("DMuon", {"auxiliary_adamw": VECTORS}, "auxiliary_adamw"),
     ("AdaMuon", {"auxiliary_adamw": None}, "auxiliary_adamw"),
+    ("NorMuon", {"beta_2": 1.0}, "beta_2"),
     ("Gluon", {"noise": 0.3}, "noise"),
     ("Gluon", {"radii": {"(": 1.0}}, "radii"),
     ("Gluon", {"radii": {"a": -1.0}}, "radii"),

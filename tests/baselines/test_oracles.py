@@ -9,6 +9,7 @@ from baseline_oracles import GluonOracle
 from baseline_oracles import LambOracle
 from baseline_oracles import MarsOracle
 from baseline_oracles import MuonOracle
+from baseline_oracles import NorMuonOracle
 from baseline_oracles import ScionOracle
 from helpers.baselines import BASELINES
 from helpers.baselines import ETA
@@ -33,6 +34,8 @@ CASES = {
     ),
     "d_muon": ("DMuon", DMuonOracle, {}, {}),
     "adamuon": ("AdaMuon", AdaMuonOracle, {}, {}),
+    "normuon": ("NorMuon", NorMuonOracle, {}, {}),
+    "normuon_slow": ("NorMuon", NorMuonOracle, *[{"beta_2": 0.5}] * 2),
     "scion": ("Scion", ScionOracle, {}, {}),
     "scion_free": (
         "Scion",
@@ -88,6 +91,7 @@ ONE_EACH = [
     "muon",
     "d_muon",
     "adamuon",
+    "normuon",
     "scion_col",
     "gluon_layers",
     "lamb",

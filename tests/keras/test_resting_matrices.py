@@ -149,7 +149,9 @@ def test_momentum_in_int8_rests(noise):
 
 @logic
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("make", [Lanton, Lanton.paper, baselines.AdaMuon])
+@pytest.mark.parametrize(
+    "make", [Lanton, Lanton.paper, baselines.AdaMuon, baselines.NorMuon]
+)
 def test_other_views(make, dtype):
     """Gates, and matrices that a middle axis numbers."""
     lstm = keras.layers.LSTM(

@@ -1,0 +1,169 @@
+"""NorMuon: Muon whose neurons have updates of equal size."""
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_lanton import backends
+from keras_lanton.baselines.d_muon import DMuon
+from keras_lanton.baselines.roles import BOTH
+from keras_lanton.norms.norms import Rule
+from keras_lanton.norms.norms import Spectral
+from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.optimizers.direction import Changes
+from keras_lanton.optimizers.direction import Direction
+from keras_lanton.optimizers.state import Buffer
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+from keras_lanton.validation import DECAY
+from keras_lanton.validation import check_numbers
+from keras_lanton.variables.layout import VariableLayout
+from keras_lanton.variables.stacks import Stack
+from keras_lanton.variables.stacks import StackPart
+
+backend = backends.load()
+
+EPSILON = 1e-10  # of the published code
+SLOT = "neuron_second_moment"
+
+
+@keras.saving.register_keras_serializable(package="keras_lanton")
+class NorMuon(DMuon):
+    """D-Muon with each neuron over the root of its running mean square.
+
+        O = U V^T
+        v <- b2 v + (1 - b2) mean of O^2 over d_in      `(d_out,)`, from 0
+        P = O / (sqrt(v) + epsilon)
+        X <- (1 - eta gamma) X - eta 0.2 sqrt(max(d_in, d_out)) ||O|| P / ||P||
+
+    A neuron is a column of `(d_in, d_out)`: a row of the published (out, in).
+
+    Args:
+        learning_rate: Float, schedule, or callable without arguments.
+        beta_2: Decay of v, in [0, 1).
+        auxiliary_adamw: AdamW of embeddings, the head and vectors.
+        **kwargs: Arguments of `DMuon`.
+
+    Raises:
+        ValueError: For a wrong argument, naming it.
+
+    References:
+        Li et al. 2025, NorMuon: Making Muon more efficient and scalable, arXiv
+        2510.05491; github.com/zichongli5/NorMuon, normuon.py.
+    """
+
+    arguments = (*DMuon.arguments, "beta_2")
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        *,
+        beta_2: float = 0.95,
+        auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(roles=BOTH),
+        **kwargs: Any,
+    ) -> None:
+        check_numbers({"beta_2": DECAY}, beta_2=beta_2)
+        super().__init__(
+            learning_rate, auxiliary_adamw=auxiliary_adamw, **kwargs
+        )
+        self.beta_2 = float(beta_2)
+
+    def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
+        """D-Muon's, of matrices that all lie as `(d_in, d_out)`.
+
+        Args:
+            hidden: The spectral norm, by this optimizer's Newton-Schulz.
+        """
+        fields = dataclasses.fields(hidden)
+        norm = _AsGiven(**{f.name: getattr(hidden, f.name) for f in fields})
+        return super().make_rules(norm)
+
+    def make_direction(self, layout: VariableLayout) -> Direction:
+        """The LMO, neuron by neuron.
+
+        Args:
+            layout: The variables.
+        """
+        hidden = layout.with_roles(("hidden",))
+        return EqualNeurons(
+            places={variable: k for k, variable in enumerate(hidden)},
+            beta_2=self.beta_2,
+            weight_of_gradient=1.0 - self.beta_1,
+        )
+
+    def lay_out_work(
+        self, layout: VariableLayout, variables: Sequence[Any]
+    ) -> dict[str, Buffer | list[Buffer]]:
+        """The state of `DMuon`, and v of each hidden variable.
+
+        Args:
+            layout: The variables.
+            variables: The updated variables.
+        """
+        hidden = [layout.specs[i] for i in layout.with_roles(("hidden",))]
+        moments = [Buffer((s.batch, s.d_out), "float32") for s in hidden]
+        return {**super().lay_out_work(layout, variables), SLOT: moments}
+
+
+class _AsGiven(Spectral):
+    """The spectral norm, whose stacks lay matrices as `(d_in, d_out)`."""
+
+    @property
+    def transposed(self) -> None:  # type: ignore[override]
+        """None, so that a stack has all neurons on one axis."""
+        return
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EqualNeurons(Direction):
+    """The LMO over the root mean square of each neuron, at its own norm.
+
+    Args:
+        places: Place of each hidden variable's v in the state, by the
+            variable's position.
+        beta_2: Decay of v.
+        weight_of_gradient: 1 - b1.
+    """
+
+    places: Mapping[int, int]
+    beta_2: float
+    weight_of_gradient: float
+
+    def after(
+        self,
+        O: Tensor,
+        M: Tensor,
+        stack: Stack,
+        matrices: np.ndarray,
+        weights: Sequence[Any],
+        state: State,
+    ) -> tuple[Tensor, Changes]:
+        """P at the norm of O, and v; see the base class."""
+        places = [self.places[i] for i in stack.indices]
+        v = ops.concatenate([state[SLOT][k] for k in places])
+        active = [_of_matrices(p, weights[p.index]) for p in stack.parts]
+        share = (1.0 - self.beta_2) / self.weight_of_gradient
+        weight = share * ops.concatenate(active)
+        v = v + weight * (ops.mean(ops.square(O), axis=-2) - v)
+        unit, _ = backend.unit_norm(O / (ops.sqrt(v)[:, None, :] + EPSILON))
+        parts = backend.pieces(v, [len(p) for p in stack.parts])
+        changes = {SLOT: dict(zip(places, parts, strict=True))}
+        return backend.frobenius_norm(O) * unit, changes
+
+
+def _of_matrices(part: StackPart, weight: Any) -> Tensor:
+    """The weight of each matrix' gradient, `(matrices, 1)`.
+
+    Args:
+        part: A whole variable.
+        weight: A scalar, or one that broadcasts to the variable's shape.
+    """
+    if isinstance(weight, float):
+        return ops.full((len(part), 1), weight, "float32")
+    whole = ops.broadcast_to(weight, part.spec.shape)
+    return part.matrices(whole)[:, 0, :1]
