@@ -142,7 +142,14 @@ ROWS = (
 
 # Lanton with this package's defaults; the others the paper names, without a
 # row in its tables.
-WITHOUT_ROWS = ("lanton", "lamb", "blockwise_adamw", "adamuon", "gluon")
+WITHOUT_ROWS = (
+    "normuon",
+    "lanton",
+    "lamb",
+    "blockwise_adamw",
+    "adamuon",
+    "gluon",
+)
 
 
 def find(method, experiment):

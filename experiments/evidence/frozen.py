@@ -23,7 +23,7 @@ OFTEN = 1000  # measurements, after which the mean has forgotten its start
 class ConstantNoise(NoiseAdaptiveRate):
     """`NoiseAdaptiveRate` that measures nothing: its state stays as it is."""
 
-    def update(self, plan, norms, G, B_last, state, *, active, t):
+    def update(self, plan, G, B_last, state, *, active, t):
         ratio = self.ratio(plan.layout, state["noise"], state["measurements"])
         names = (*MEASURED, "measurements")
         return ratio, {name: state[name] for name in names if name in state}

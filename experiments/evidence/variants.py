@@ -43,10 +43,8 @@ class Variant(NoiseAdaptiveRate):
     hold: int = 0
     ratios: tuple = ()
 
-    def update(self, plan, norms, G, B_last, state, *, active, t):
-        ratio, new = super().update(
-            plan, norms, G, B_last, state, active=active, t=t
-        )
+    def update(self, plan, G, B_last, state, *, active, t):
+        ratio, new = super().update(plan, G, B_last, state, active=active, t=t)
         if self.hold:
             ratio = ops.where(t > self.hold, ratio, ops.ones_like(ratio))
         return ratio, new
@@ -60,17 +58,17 @@ class Variant(NoiseAdaptiveRate):
         ]
         return ops.convert_to_tensor(np.array(ratios, "float32"))
 
-    def _measure(self, norm, group, k, chunk, G, B_last, state):
-        given = (norm, group, k, chunk, G, B_last, state)
+    def _measure(self, group, k, chunk, G, B_last, state):
+        given = (group, k, chunk, G, B_last, state)
         outputs = super()._measure(*given)
         if self.measure in ("noise", "frozen"):
             return outputs
         lines = outputs[group.size :]
         return ops.concatenate([self.unitless(*given), lines])
 
-    def unitless(self, norm, group, k, chunk, G, B_last, state):
+    def unitless(self, group, k, chunk, G, B_last, state):
         """What is measured in the place of the dual norm, `(size,)`."""
-        B = _chunk(group, chunk, B_last)
+        B, norm = _chunk(group, chunk, B_last), group.norm
         if self.measure == "signal":
             D = self._sample(group, k, chunk, G, B_last, state)
             signal = norm.dual(B)

@@ -216,9 +216,7 @@ class Spectral(Norm):
         return 1.0 / math.sqrt(max(d_in, d_out))
 
     def dual_cost(self, rows: int, columns: int) -> float:
-        """One pass for an estimate by the Frobenius norm, else products."""
-        if self.nuclear_norm is frobenius_nuclear_norm:
-            return super().dual_cost(rows, columns)
+        """That of a product; an estimate by the Frobenius norm has none."""
         return float(rows * columns * min(rows, columns))
 
     def temporary_bytes(self, rows: int, columns: int) -> float:
