@@ -10,16 +10,20 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import backends
-from keras_lanton.baselines.d_muon import DMuon
 from keras_lanton.baselines.roles import BOTH
+from keras_lanton.baselines.roles import check_adamw_has_both
 from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.direction import Changes
 from keras_lanton.optimizers.direction import Direction
+from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.optimizers.lmo import rms_matched
 from keras_lanton.optimizers.state import Buffer
+from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
+from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import DECAY
 from keras_lanton.validation import check_numbers
 from keras_lanton.variables.layout import VariableLayout
@@ -33,7 +37,7 @@ SLOT = "neuron_second_moment"
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
-class NorMuon(DMuon):
+class NorMuon(LMOOptimizer):
     """D-Muon with each neuron over the root of its running mean square.
 
         O = U V^T
@@ -45,9 +49,16 @@ class NorMuon(DMuon):
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
+        beta_1: Decay of the hidden momentum, in [0, 1).
         beta_2: Decay of v, in [0, 1).
+        nesterov: Whether b1 B_t + (1 - b1) G_t is orthogonalized.
+        hidden_scale: RMS of a hidden update at rate 1, at least 0.
         auxiliary_adamw: AdamW of embeddings, the head and vectors.
-        **kwargs: Arguments of `DMuon`.
+        newton_schulz: How hidden matrices are orthogonalized.
+        weight_decay: Decoupled, at the base rate; at least 0, or None.
+        name: Name of the optimizer. Defaults to one that Keras numbers.
+        **kwargs: Arguments of `LMOOptimizer`, e.g. `noise`, and of
+            `LayerwiseOptimizer`.
 
     Raises:
         ValueError: For a wrong argument, naming it.
@@ -57,31 +68,56 @@ class NorMuon(DMuon):
         2510.05491; github.com/zichongli5/NorMuon, normuon.py.
     """
 
-    arguments = (*DMuon.arguments, "beta_2")
+    arguments = (*LMOOptimizer.arguments, "beta_2", "hidden_scale")
 
     def __init__(
         self,
         learning_rate: Any = 1e-3,
         *,
+        beta_1: float = 0.95,
         beta_2: float = 0.95,
+        nesterov: bool = True,
+        hidden_scale: float = 0.2,
         auxiliary_adamw: AuxiliaryAdamW = AuxiliaryAdamW(roles=BOTH),
+        newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
+        weight_decay: float | None = 0.1,
+        name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        check_numbers({"beta_2": DECAY}, beta_2=beta_2)
+        check_numbers(
+            {"beta_2": DECAY, "hidden_scale": AT_LEAST_0},
+            beta_2=beta_2,
+            hidden_scale=hidden_scale,
+        )
+        check_adamw_has_both(auxiliary_adamw)
         super().__init__(
-            learning_rate, auxiliary_adamw=auxiliary_adamw, **kwargs
+            learning_rate,
+            beta_1=beta_1,
+            nesterov=nesterov,
+            auxiliary_adamw=auxiliary_adamw,
+            newton_schulz=newton_schulz,
+            weight_decay=weight_decay,
+            name=name,
+            **kwargs,
         )
         self.beta_2 = float(beta_2)
+        self.hidden_scale = float(hidden_scale)
+
+    @property
+    def hidden_rms(self) -> float:
+        """RMS of hidden updates at rate 1."""
+        return self.hidden_scale
 
     def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
-        """D-Muon's, of matrices that all lie as `(d_in, d_out)`.
+        """0.2 sqrt(max(d_in, d_out)), of matrices as `(d_in, d_out)`.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
         fields = dataclasses.fields(hidden)
         norm = _AsGiven(**{f.name: getattr(hidden, f.name) for f in fields})
-        return super().make_rules(norm)
+        scale = self.hidden_scale
+        return {"hidden": Rule(norm, lambda s: scale * rms_matched(s))}
 
     def make_direction(self, layout: VariableLayout) -> Direction:
         """The LMO, neuron by neuron.
@@ -99,7 +135,7 @@ class NorMuon(DMuon):
     def lay_out_work(
         self, layout: VariableLayout, variables: Sequence[Any]
     ) -> dict[str, Buffer | list[Buffer]]:
-        """The state of `DMuon`, and v of each hidden variable.
+        """The state of the base class, and v of each hidden variable.
 
         Args:
             layout: The variables.
