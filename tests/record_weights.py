@@ -18,6 +18,7 @@ import keras  # noqa: E402
 import keras_hub  # noqa: E402
 import numpy as np  # noqa: E402
 
+from helpers.baselines import BASELINES  # noqa: E402
 from helpers.variables import Steps  # noqa: E402
 from helpers.variables import to_arrays  # noqa: E402
 from keras_lanton import AuxiliaryAdamW  # noqa: E402
@@ -103,8 +104,8 @@ CASES = {
     "fine_tuning": lambda: Lanton.for_fine_tuning(),
     "paper_without_noise": lambda: Lanton.paper(noise=None),
     **{
-        name.lower(): getattr(baselines, name)
-        for name in baselines.__all__
+        name.lower(): make
+        for name, make in BASELINES.items()
         if name != "Gluon"
     },
     "gluon": lambda: baselines.Gluon(),
