@@ -19,7 +19,7 @@ from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.direction import Changes
 from keras_lanton.optimizers.direction import Direction
 from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_matched
+from keras_lanton.optimizers.lmo import rms_rule
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
@@ -115,8 +115,7 @@ class AdaMuon(LMOOptimizer):
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        scale = self.hidden_scale
-        return {"hidden": Rule(hidden, lambda s: scale * rms_matched(s))}
+        return {"hidden": rms_rule(hidden, self.hidden_scale)}
 
     @property
     def hidden_rms(self) -> float:

@@ -10,7 +10,7 @@ from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_matched
+from keras_lanton.optimizers.lmo import rms_rule
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_numbers
@@ -89,5 +89,4 @@ class DMuon(LMOOptimizer):
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        scale = self.hidden_scale
-        return {"hidden": Rule(hidden, lambda s: scale * rms_matched(s))}
+        return {"hidden": rms_rule(hidden, self.hidden_scale)}

@@ -18,7 +18,7 @@ from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
 from keras_lanton.optimizers.direction import Changes
 from keras_lanton.optimizers.direction import Direction
 from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_matched
+from keras_lanton.optimizers.lmo import rms_rule
 from keras_lanton.optimizers.state import Buffer
 from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
 from keras_lanton.types import State
@@ -116,8 +116,7 @@ class NorMuon(LMOOptimizer):
         """
         fields = dataclasses.fields(hidden)
         norm = _AsGiven(**{f.name: getattr(hidden, f.name) for f in fields})
-        scale = self.hidden_scale
-        return {"hidden": Rule(norm, lambda s: scale * rms_matched(s))}
+        return {"hidden": rms_rule(norm, self.hidden_scale)}
 
     def make_direction(self, layout: VariableLayout) -> Direction:
         """The LMO, neuron by neuron.
@@ -152,7 +151,7 @@ class _AsGiven(Spectral):
     @property
     def transposed(self) -> None:  # type: ignore[override]
         """None, so that a stack has all neurons on one axis."""
-        return
+        return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

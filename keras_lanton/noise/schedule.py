@@ -15,6 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_lanton.norms.norms import Norm
+from keras_lanton.norms.norms import norm_of
 from keras_lanton.orthogonalization.batching import is_gathered_whole
 from keras_lanton.orthogonalization.batching import largest_size
 from keras_lanton.types import Tensor
@@ -129,17 +130,12 @@ def make_groups(
     """
     count = sum(map(len, stacks))
     steps = interval if staggered else 1
-    pieces = [
-        (piece, norm)
-        for stack in stacks
-        for norm in [norms[stack.role].laid(transposed=stack.transposed)]
-        for piece in stack.cut(
-            steps
-            * largest_size(
-                max_bytes, norm.temporary_bytes(stack.rows, stack.columns)
-            )
-        )
-    ]
+    pieces: list[tuple[Stack, Norm]] = []
+    for stack in stacks:
+        norm = norm_of(norms, stack)
+        each = norm.temporary_bytes(stack.rows, stack.columns)
+        parts = stack.cut(steps * largest_size(max_bytes, each))
+        pieces += [(part, norm) for part in parts]
     # The most expensive first, each where the steps have the least to do.
     load = np.zeros(min(steps, count))
     groups: dict[int, MeasurementGroup] = {}

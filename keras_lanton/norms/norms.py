@@ -26,6 +26,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from collections.abc import Mapping
 
 from keras import ops
 
@@ -43,6 +44,7 @@ from keras_lanton.variables.spec import VariableSpec
 from keras_lanton.variables.stacks import AS_GIVEN
 from keras_lanton.variables.stacks import AS_STORED
 from keras_lanton.variables.stacks import SHORT_FIRST
+from keras_lanton.variables.stacks import Stack
 
 backend = backends.load()
 
@@ -111,25 +113,28 @@ class Norm(abc.ABC):
         """
         return None
 
-    def laid(self, *, transposed: bool) -> "Norm":
-        """The norm of matrices as they lie in a stack.
-
-        Args:
-            transposed: Whether all of them are `(d_out, d_in)` there.
-        """
-        return (self.transposed or self) if transposed else self
-
     @property
     def orientation(self) -> str:
-        """How stacks lay the matrices; see `variables.stacks`."""
+        """One of `variables.stacks`' orientations: how stacks lay matrices."""
         if self.transposed is None:
             return AS_GIVEN
         return SHORT_FIRST if self.transposed is self else AS_STORED
 
 
+def norm_of(norms: Mapping[str, Norm], stack: Stack) -> Norm:
+    """The norm of a stack's matrices, as they lie there.
+
+    Args:
+        norms: Norm of each role, of matrices `(d_in, d_out)`.
+        stack: The stack, laid as its norm's `orientation` says.
+    """
+    norm = norms[stack.role]
+    return (norm.transposed or norm) if stack.transposed else norm
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How the matrices of a role are updated: by s times an `lmo`.
+    """The update of a role's matrices: s times the `lmo` of a norm.
 
     Args:
         norm: The norm, of matrices `(d_in, d_out)`.
@@ -216,7 +221,11 @@ class Spectral(Norm):
         return 1.0 / math.sqrt(max(d_in, d_out))
 
     def dual_cost(self, rows: int, columns: int) -> float:
-        """That of a product; an estimate by the Frobenius norm has none."""
+        """Multiply-adds, about, of a product of the matrix with itself.
+
+        An estimate by the Frobenius norm has none. It is counted alike, so
+        that each matrix is measured on the same steps for all estimates.
+        """
         return float(rows * columns * min(rows, columns))
 
     def temporary_bytes(self, rows: int, columns: int) -> float:

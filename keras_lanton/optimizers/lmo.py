@@ -26,6 +26,7 @@ from keras_lanton.noise.report import NoiseSnapshot
 from keras_lanton.noise.report import report_noise
 from keras_lanton.noise.schedule import Lines
 from keras_lanton.norms.entry_noise import EntryNoise
+from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Rule
 from keras_lanton.norms.norms import Spectral
 from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
@@ -739,6 +740,16 @@ def update_stack_(
     )
     for i, x in zip(stack.indices, updated, strict=True):
         X[i] = x
+
+
+def rms_rule(norm: Norm, rms: float) -> Rule:
+    """The rule whose hidden updates have this RMS at rate 1.
+
+    Args:
+        norm: A spectral norm.
+        rms: The RMS.
+    """
+    return Rule(norm, lambda spec: rms * rms_matched(spec))
 
 
 def rms_matched(spec: VariableSpec) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from keras_lanton.noise.schedule import make_groups
 from keras_lanton.noise.schedule import plan_measurements
 from keras_lanton.norms.norms import Norm
 from keras_lanton.norms.norms import Rule
+from keras_lanton.norms.norms import norm_of
 from keras_lanton.orthogonalization.batching import is_gathered_whole
 from keras_lanton.orthogonalization.batching import stack_size
 from keras_lanton.types import Tensor
@@ -126,16 +128,6 @@ def plan_work(
         if noise
         else ()
     )
-    places = [None] * len(layout.specs)
-    if devices:
-        # A piece of a variable that is split over devices lies anywhere.
-        found = backend.layouts(variables)
-        cuts = [spec.pieces for spec in layout.updated_specs]
-        places = [
-            place if len(cut) == 1 else None
-            for place, cut in zip(found, cuts, strict=True)
-            for _ in cut
-        ]
     dual_scale = _per_variable(
         layout, rules, lambda s: norms[s.role].dual_scale(s.d_in, s.d_out)
     )
@@ -149,19 +141,16 @@ def plan_work(
     return WorkPlan(
         stacks=tuple(
             WorkStack(
-                stack=piece,
+                stack=part,
                 norm=norm,
                 matrices=matrices,
-                lines=lines_of(piece, matrices, measurements.placement),
+                lines=lines_of(part, matrices, measurements.placement),
             )
-            for whole in stacks
-            for norm in [norms[whole.role].laid(transposed=whole.transposed)]
-            for piece in _cut(whole, norm, max_bytes)
-            for matrices in [positions(piece, layout.specs)]
+            for part, norm, matrices in _cut(layout, stacks, norms, max_bytes)
         ),
         measurements=measurements,
         step_scale=step_scale[layout.variable_of_matrix].astype("float32"),
-        placements=tuple(places),
+        placements=_placements(layout, variables, devices),
     )
 
 
@@ -170,11 +159,40 @@ def _never(stack: Stack) -> bool:
     return False
 
 
-def _cut(stack: Stack, norm: Norm, max_bytes: int) -> list[Stack]:
-    """A stack in parts of whole variables that are worked on at once."""
-    each = norm.temporary_bytes(stack.rows, stack.columns)
-    size = stack_size(stack, max_bytes, each)
-    return stack.cut(size, whole_variables=True)
+def _placements(
+    layout: VariableLayout,
+    variables: Sequence[Any],
+    devices: Devices | None,
+) -> tuple[Any, ...]:
+    """Each updated variable's placement, by the backend; None anywhere."""
+    if devices is None:
+        return (None,) * len(layout.specs)
+    found = backend.layouts(variables)
+    cuts = [spec.pieces for spec in layout.updated_specs]
+    # A piece of a variable that is split over devices lies anywhere.
+    return tuple(
+        place if len(cut) == 1 else None
+        for place, cut in zip(found, cuts, strict=True)
+        for _ in cut
+    )
+
+
+def _cut(
+    layout: VariableLayout,
+    stacks: Sequence[Stack],
+    norms: Mapping[str, Norm],
+    max_bytes: int,
+) -> Iterator[tuple[Stack, Norm, np.ndarray]]:
+    """Parts of stacks that are worked on at once, whole variables each.
+
+    Each comes with its norm and the positions of its matrices among all.
+    """
+    for stack in stacks:
+        norm = norm_of(norms, stack)
+        each = norm.temporary_bytes(stack.rows, stack.columns)
+        size = stack_size(stack, max_bytes, each)
+        for part in stack.cut(size, whole_variables=True):
+            yield part, norm, positions(part, layout.specs)
 
 
 def _per_variable(
