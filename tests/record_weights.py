@@ -8,9 +8,12 @@ and goes with the last of them.
 
 import argparse
 import os
+import pathlib
 import sys
 import time
 
+# As pytest has it, for `experiments`.
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 os.environ.setdefault("KERAS_BACKEND", "torch")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
