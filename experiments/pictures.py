@@ -20,7 +20,7 @@ from experiments.models import make_gpt2
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton.callbacks import NoiseMonitor
-from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+from keras_lanton.core.newton_schulz import newton_schulz
 
 SEED = 0
 BATCH_SIZE = 16  # blocks of CONTEXT bytes

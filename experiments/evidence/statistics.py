@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from keras_lanton.utils.rate_finder import lowest_point
+from keras_lanton.tools.rate_finder import lowest_point
 
 
 def interval(values):

@@ -16,7 +16,7 @@ from experiments.evidence import sizes
 from experiments.evidence import texts
 from experiments.evidence import training
 from experiments.evidence.trials import FRESH
-from keras_lanton.noise.report import NoiseSnapshot
+from keras_lanton.optimizer.noise_report import NoiseSnapshot
 
 LOOKS = 100  # at most, at the ratios of a run
 

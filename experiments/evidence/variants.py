@@ -11,11 +11,11 @@ import numpy as np
 from keras import ops
 
 from keras_lanton import NoiseAdaptiveRate
-from keras_lanton.noise.adaptive_rate import _chunk
-from keras_lanton.noise.formulas import group_noise
-from keras_lanton.noise.formulas import noise_factor
-from keras_lanton.noise.formulas import update_noise
-from keras_lanton.variables.block_kinds import block_of
+from keras_lanton.core.noise import group_noise
+from keras_lanton.core.noise import noise_factor
+from keras_lanton.core.noise import update_noise
+from keras_lanton.roles.block_kinds import block_of
+from keras_lanton.settings import _chunk
 
 SMALLEST = 1e-3  # of an alignment
 

@@ -14,7 +14,7 @@ from experiments import images
 from experiments.models import make_model
 from experiments.optimizers import make_optimizer as make_language_optimizer
 from experiments.paper.trials import learning_rates
-from keras_lanton.variables.block_kinds import block_of
+from keras_lanton.roles.block_kinds import block_of
 
 VALIDATIONS = 8  # in a run
 # Of Lanton in the runs of docs/paper.md, unless their trials name others.

@@ -19,7 +19,7 @@ PRINTED_NOISE = {
 
 
 def effective_rates(result, pictures):
-    from keras_lanton.utils.plots import STYLES  # which imports Keras
+    from keras_lanton.tools.plots import STYLES  # which imports Keras
 
     figure, panels = subplots(len(result))
     rows = []
@@ -55,7 +55,7 @@ def effective_rates(result, pictures):
 
 
 def noise(result, pictures):
-    from keras_lanton.utils.plots import STYLES  # which imports Keras
+    from keras_lanton.tools.plots import STYLES  # which imports Keras
 
     figure, (axes,) = subplots(1)
     rows = []
