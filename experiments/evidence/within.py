@@ -11,11 +11,11 @@ import keras
 from keras import ops
 
 from keras_lanton import Lanton
+from keras_lanton.core.matrices import from_matrices
+from keras_lanton.core.matrices import to_matrices
 from keras_lanton.core.norms import Sign
 from keras_lanton.optimizer.direction import Direction
 from keras_lanton.optimizer.state import Buffer
-from keras_lanton.roles.matrix_view import from_matrices
-from keras_lanton.roles.matrix_view import to_matrices
 
 SMALLEST = 1e-12  # of a standard deviation
 

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_lanton.core.matrices import from_matrices
 from keras_lanton.core.norms import RMS
 from keras_lanton.core.norms import ColNorm
 from keras_lanton.core.norms import Norm
@@ -15,7 +16,6 @@ from keras_lanton.core.norms import Rule
 from keras_lanton.core.norms import Sign
 from keras_lanton.core.norms import Spectral
 from keras_lanton.optimizer.lmo import LMOOptimizer
-from keras_lanton.roles.matrix_view import from_matrices
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.settings import NewtonSchulz
 from keras_lanton.validation import AT_LEAST_0

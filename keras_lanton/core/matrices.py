@@ -1,4 +1,4 @@
-"""Matrices of equal view as one stack, whatever variables they come from.
+"""A tensor as matrices, and matrices of equal view as one stack.
 
 Hidden matrices are laid down with their short side first, so that a kernel
 (768, 3072) and one of (3072, 768) are in the same stack. Others are laid down
@@ -16,8 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_lanton.backends import backend
-from keras_lanton.roles.matrix_view import from_matrices
-from keras_lanton.roles.matrix_view import to_matrices
+from keras_lanton.roles.matrix_view import MatrixView
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.types import Tensor
 
@@ -29,6 +28,74 @@ ORIENTATIONS = {
     "embedding": AS_STORED,
     "vector": AS_STORED,
 }
+
+
+def to_matrices(
+    tensor: Tensor, view: MatrixView, *, transposed: bool = False
+) -> Tensor:
+    """The tensor's stack of matrices.
+
+    Args:
+        tensor: Tensor of shape `view.shape`.
+        view: The axes.
+        transposed: Whether the matrices are wanted as (d_out, d_in).
+
+    Returns:
+        Tensor of shape `(view.batch, view.d_in, view.d_out)`, or transposed,
+        same dtype.
+    """
+    if transposed and view.output_blocks == 1:
+        return to_matrices(tensor, view.transposed)
+    if transposed:
+        return ops.swapaxes(to_matrices(tensor, view), -2, -1)
+    if view.order != tuple(range(len(view.shape))):
+        tensor = ops.transpose(tensor, view.order)
+    if view.output_blocks == 1:
+        return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
+    *outer, last = (view.shape[axis] for axis in view.output_axes)
+    outer_size = math.prod(outer)
+    width = last // view.output_blocks
+    stacks = view.batch // view.output_blocks
+    tensor = backend.reshape(
+        tensor, (stacks, view.d_in * outer_size, view.output_blocks, width)
+    )
+    tensor = ops.transpose(tensor, (0, 2, 1, 3))
+    return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
+
+
+def from_matrices(
+    matrices: Tensor, view: MatrixView, *, transposed: bool = False
+) -> Tensor:
+    """The tensor whose stack of matrices this is: inverse of `to_matrices`.
+
+    Args:
+        matrices: Tensor of shape `(view.batch, view.d_in, view.d_out)`, or
+            transposed.
+        view: The axes.
+        transposed: Whether the matrices are (d_out, d_in).
+
+    Returns:
+        Tensor of shape `view.shape`, same dtype.
+    """
+    if transposed and view.output_blocks == 1:
+        return from_matrices(matrices, view.transposed)
+    if transposed:
+        return from_matrices(ops.swapaxes(matrices, -2, -1), view)
+    if view.output_blocks != 1:
+        *outer, last = (view.shape[axis] for axis in view.output_axes)
+        rows = view.d_in * math.prod(outer)
+        width = last // view.output_blocks
+        stacks = view.batch // view.output_blocks
+        matrices = backend.reshape(
+            matrices, (stacks, view.output_blocks, rows, width)
+        )
+        matrices = ops.transpose(matrices, (0, 2, 1, 3))
+    permuted = tuple(view.shape[axis] for axis in view.order)
+    tensor = backend.reshape(matrices, permuted)
+    if view.order == tuple(range(len(view.shape))):
+        return tensor
+    inverse = sorted(range(len(view.order)), key=view.order.__getitem__)
+    return ops.transpose(tensor, inverse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

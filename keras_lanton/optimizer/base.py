@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
+from keras_lanton.optimizer.deciding import Deciding
 from keras_lanton.optimizer.gradients import check_shapes
 from keras_lanton.optimizer.gradients import halved
 from keras_lanton.optimizer.gradients import infinite_as_nan
@@ -36,7 +37,7 @@ from keras_lanton.validation import check_names
 from keras_lanton.validation import check_patterns
 
 
-class LayerwiseOptimizer(Stateful, keras.optimizers.Optimizer):  # type: ignore[misc]
+class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # type: ignore[misc]
     """A Keras optimizer whose step sees all variables at once.
 
     Subclasses write `step_`. The state that it takes and returns is a dict:

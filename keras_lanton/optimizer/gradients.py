@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
-from keras_lanton.roles.matrix_view import to_matrices
+from keras_lanton.core.matrices import to_matrices
 from keras_lanton.roles.spec import variable_path
 from keras_lanton.types import Tensor
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from keras_lanton.optimizer.lmo import LMOOptimizer
 from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.settings import NewtonSchulz
 from keras_lanton.validation import shown
@@ -108,7 +107,7 @@ def from_muon(muon: Any) -> dict[str, Any]:
     """
     if isinstance(muon, keras.optimizers.Muon):
         found = _from_keras_muon(muon.get_config())
-    elif isinstance(muon, LMOOptimizer) and muon.hidden_rms is not None:
+    elif getattr(muon, "hidden_rms", None) is not None:
         found = _from_own_muon(muon)
     else:
         raise ValueError(
@@ -124,7 +123,7 @@ def from_muon(muon: Any) -> dict[str, Any]:
     }
 
 
-def _from_own_muon(muon: LMOOptimizer) -> dict[str, Any]:
+def _from_own_muon(muon: Any) -> dict[str, Any]:
     """The arguments that an optimizer of this package shares with Lanton."""
     found: dict[str, Any] = {
         "nesterov": muon.nesterov,

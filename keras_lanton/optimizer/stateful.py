@@ -9,7 +9,8 @@ from typing import Any
 from keras import ops
 
 from keras_lanton.backends import backend
-from keras_lanton.optimizer.deciding import Deciding
+from keras_lanton.core.layout import VariableLayout
+from keras_lanton.optimizer.hooks import Hooks
 from keras_lanton.optimizer.state import Buffer
 from keras_lanton.optimizer.state import StateVariables
 from keras_lanton.optimizer.state import check_saved
@@ -24,7 +25,7 @@ from keras_lanton.types import Tensor
 SKIPS_IN_A_ROW = 10  # from which on a run is taken as broken
 
 
-class Stateful(Deciding):
+class Stateful(Hooks):
     """Makes the state, loads one that fits, and counts skipped steps.
 
     `LayerwiseOptimizer` has the attributes.
@@ -35,6 +36,12 @@ class Stateful(Deciding):
     slot_dtypes: dict[str, str | None] = {}
     # Roles of the variables that have such a tensor, where not all have.
     slot_roles: Mapping[str, tuple[str, ...]] = {}
+    # The variables of `build`, in their order.
+    built_on: tuple[Any, ...] = ()
+    built: bool
+    variables: list[Any]
+    _layout: VariableLayout
+    _state: StateVariables
     name: str
     nonfinite: str
     micro_steps: Any

@@ -22,11 +22,11 @@ from keras_lanton.roles.from_paths import apply_rules
 from keras_lanton.roles.from_paths import experts
 from keras_lanton.roles.from_paths import warn_of_guesses
 from keras_lanton.roles.from_torch import read_module
-from keras_lanton.roles.heads import find_heads
 from keras_lanton.roles.names import TRANSPOSED
 from keras_lanton.roles.names import VECTOR
 from keras_lanton.roles.siblings import NamedVariable
 from keras_lanton.roles.siblings import Siblings
+from keras_lanton.roles.siblings import find_heads
 from keras_lanton.roles.siblings import guess
 from keras_lanton.roles.siblings import last_output
 from keras_lanton.roles.siblings import spec_of

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable
 from collections.abc import Sequence
 
-from keras_lanton.roles.heads import find_heads
 from keras_lanton.roles.names import KERNEL_NAMES
 from keras_lanton.roles.names import MATRIX
 from keras_lanton.roles.names import NORM
@@ -23,6 +22,7 @@ from keras_lanton.roles.names import pattern
 from keras_lanton.roles.siblings import CONVOLUTION
 from keras_lanton.roles.siblings import NamedVariable
 from keras_lanton.roles.siblings import Siblings
+from keras_lanton.roles.siblings import find_heads
 from keras_lanton.roles.siblings import guess
 from keras_lanton.roles.siblings import head
 from keras_lanton.roles.siblings import last_output

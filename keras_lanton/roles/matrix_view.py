@@ -1,9 +1,8 @@
-"""A tensor as a stack of matrices, and back.
+"""The axes of a tensor that make its matrices.
 
 Algorithm 1 speaks of matrices X in R^{d_in x d_out}; Keras kernels have any
 rank. A `MatrixView` says which axes of a tensor are batch, input and output
-axes. `to_matrices` gives the stack `(batch, d_in, d_out)` and
-`from_matrices` is its exact inverse.
+axes.
 """
 
 import dataclasses
@@ -11,10 +10,6 @@ import functools
 import math
 
 import numpy as np
-from keras import ops
-
-from keras_lanton.backends import backend
-from keras_lanton.types import Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +82,7 @@ class MatrixView:
         return (
             self.output_blocks == 1
             and bool(self.input_axes)
-            and self._transposed._order == tuple(range(len(self.shape)))
+            and self.transposed.order == tuple(range(len(self.shape)))
         )
 
     @functools.cached_property
@@ -106,80 +101,13 @@ class MatrixView:
         )
 
     @functools.cached_property
-    def _transposed(self) -> "MatrixView":
+    def transposed(self) -> "MatrixView":
         """The view as matrices (d_out, d_in); not of blocks of outputs."""
         return dataclasses.replace(
             self, input_axes=self.output_axes, output_axes=self.input_axes
         )
 
     @functools.cached_property
-    def _order(self) -> tuple[int, ...]:
+    def order(self) -> tuple[int, ...]:
+        """The axes in the order batch, inputs, outputs."""
         return self.batch_axes + self.input_axes + self.output_axes
-
-
-def to_matrices(
-    tensor: Tensor, view: MatrixView, *, transposed: bool = False
-) -> Tensor:
-    """The tensor's stack of matrices.
-
-    Args:
-        tensor: Tensor of shape `view.shape`.
-        view: The axes.
-        transposed: Whether the matrices are wanted as (d_out, d_in).
-
-    Returns:
-        Tensor of shape `(view.batch, view.d_in, view.d_out)`, or transposed,
-        same dtype.
-    """
-    if transposed and view.output_blocks == 1:
-        return to_matrices(tensor, view._transposed)
-    if transposed:
-        return ops.swapaxes(to_matrices(tensor, view), -2, -1)
-    if view._order != tuple(range(len(view.shape))):
-        tensor = ops.transpose(tensor, view._order)
-    if view.output_blocks == 1:
-        return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
-    *outer, last = (view.shape[axis] for axis in view.output_axes)
-    outer_size = math.prod(outer)
-    width = last // view.output_blocks
-    stacks = view.batch // view.output_blocks
-    tensor = backend.reshape(
-        tensor, (stacks, view.d_in * outer_size, view.output_blocks, width)
-    )
-    tensor = ops.transpose(tensor, (0, 2, 1, 3))
-    return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
-
-
-def from_matrices(
-    matrices: Tensor, view: MatrixView, *, transposed: bool = False
-) -> Tensor:
-    """The tensor whose stack of matrices this is: inverse of `to_matrices`.
-
-    Args:
-        matrices: Tensor of shape `(view.batch, view.d_in, view.d_out)`, or
-            transposed.
-        view: The axes.
-        transposed: Whether the matrices are (d_out, d_in).
-
-    Returns:
-        Tensor of shape `view.shape`, same dtype.
-    """
-    if transposed and view.output_blocks == 1:
-        return from_matrices(matrices, view._transposed)
-    if transposed:
-        return from_matrices(ops.swapaxes(matrices, -2, -1), view)
-    if view.output_blocks != 1:
-        *outer, last = (view.shape[axis] for axis in view.output_axes)
-        rows = view.d_in * math.prod(outer)
-        width = last // view.output_blocks
-        stacks = view.batch // view.output_blocks
-        matrices = backend.reshape(
-            matrices, (stacks, view.output_blocks, rows, width)
-        )
-        matrices = ops.transpose(matrices, (0, 2, 1, 3))
-    permuted = tuple(view.shape[axis] for axis in view._order)
-    tensor = backend.reshape(matrices, permuted)
-    if view._order == tuple(range(len(view.shape))):
-        return tensor
-    inverse = sorted(range(len(view._order)), key=view._order.__getitem__)
-    return ops.transpose(tensor, inverse)

@@ -22,9 +22,9 @@ from helpers.roles import read
 from helpers.roles import roles_by_layer
 from helpers.tiers import logic
 from keras_lanton import Lanton
+from keras_lanton.core.matrices import to_matrices
 from keras_lanton.roles.from_layers import read_model
 from keras_lanton.roles.from_paths import infer_roles
-from keras_lanton.roles.matrix_view import to_matrices
 
 pytestmark = logic
 

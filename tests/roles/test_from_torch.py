@@ -13,8 +13,8 @@ from helpers.roles import hand
 from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import explain
+from keras_lanton.core.matrices import to_matrices
 from keras_lanton.roles.from_layers import read_model
-from keras_lanton.roles.matrix_view import to_matrices
 
 if keras.backend.backend() != "torch":
     pytest.skip("Only PyTorch wraps its modules.", allow_module_level=True)

@@ -5,9 +5,9 @@ import pytest
 from keras import ops
 
 from helpers.tiers import logic
+from keras_lanton.core.matrices import from_matrices
+from keras_lanton.core.matrices import to_matrices
 from keras_lanton.roles.matrix_view import MatrixView
-from keras_lanton.roles.matrix_view import from_matrices
-from keras_lanton.roles.matrix_view import to_matrices
 
 
 @st.composite
