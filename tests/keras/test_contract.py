@@ -74,8 +74,12 @@ def test_keras_calls_the_hooks_in_this_order() -> None:
 
 
 def test_one_gradient_passes_at_most_eight_functions() -> None:
-    """Our functions on the way from `apply` to Newton-Schulz."""
+    """Our functions on the way from `apply` to Newton-Schulz.
+
+    TensorFlow's hook of Keras, which calls the joint update, does not count.
+    """
     stacks = []
+    beside = ("apply", "_distributed_tf_update_step")
 
     def probe(B: object, **options: object) -> object:
         frame, names = inspect.currentframe().f_back, ["newton_schulz"]
@@ -97,6 +101,6 @@ def test_one_gradient_passes_at_most_eight_functions() -> None:
         Lanton().apply([keras.ops.ones((70, 80))], [v])
     finally:
         dispatch.standard_newton_schulz = real
-    ours = [name for name in stacks[0] if name != "apply"]
+    ours = [name for name in stacks[0] if name not in beside]
     print(" -> ".join(["apply", *ours]))
     assert len(ours) <= 8
