@@ -31,7 +31,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-nightly test-all \
-  faults bench bench-loss bench-gpu docs docs-browse docs-serve notebooks lint format \
+  faults bench bench-gpu docs docs-browse docs-serve notebooks lint format \
   package clean
 
 help:
@@ -135,20 +135,16 @@ test-all:
 faults: $(VENV)/ready
 	$(THREADS) KERAS_BACKEND=torch $(VENV)/bin/python tests/faults.py
 
-## bench        the benchmarks on the CPU, then docs/benchmarks.md
+## bench        the benchmarks on the CPU; benchmarks/tables.py prints them
 bench: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model gpt2; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model llama --steps 2 --rounds 1 --warm-up 1; \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/parts.py; \
 	done
-	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/roofline.py
 	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/step_time.py --narrow \
 	  --dtype bfloat16 --ns-dtype bfloat16 --steps 50 --rounds 20
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py
 	@set -e; for backend in jax torch; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/memory.py; \
@@ -156,15 +152,6 @@ bench: $(VENV)/ready
 	@set -e; for backend in jax tensorflow; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/compile.py; \
 	done
-	@set -e; for backend in $(BACKENDS); do \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/monitor.py; \
-	done
-	$(VENV)/bin/python benchmarks/tables.py
-
-## bench-loss   what cheaper states of Lanton do to a GPT-2's loss
-bench-loss: $(VENV)/ready
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/loss.py
-	$(VENV)/bin/python benchmarks/tables.py
 
 # The environment there has the builds with CUDA. GPU=--pretend: on a CPU,
 # with tiny sizes, to see that it runs.
@@ -173,18 +160,12 @@ GPU = --gpu
 bench-gpu:
 	@set -e; for backend in jax torch; do \
 	  for model in gpt2 llama; do \
-	    for kernels in "" --gpu-kernels; do \
-	      KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py $(GPU) \
-	        --model $$model $$kernels; \
-	    done; \
+	    KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py $(GPU) \
+	      --model $$model; \
 	  done; \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/polar.py $(GPU); \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/noise.py $(GPU); \
 	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/memory.py $(GPU); \
 	done
 	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py $(GPU)
-	$(PYTHON) benchmarks/tables.py $(if $(filter --pretend,$(GPU)),\
-	  --results runs/benchmarks --output runs/benchmarks/benchmarks.md)
 
 # The code blocks of its pages run in the tests.
 ## docs         the documentation as a site, in site/

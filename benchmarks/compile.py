@@ -16,6 +16,8 @@ import sys
 import time
 
 import common
+import models
+import numpy as np
 
 OPTIMIZERS = ("lanton", "adamw", "muon")
 PARTS = ("jaxpr_trace", "jaxpr_to_mlir_module", "backend_compile")
@@ -56,21 +58,14 @@ class TensorFlowCounter:
         model.train_step = train_step
 
 
-def make_model(sizes, optimizer):
+def make_model(args):
     """KerasHub's GPT-2 with a language-model loss."""
     import keras
     import keras_hub
 
     from keras_lanton import Lanton
 
-    backbone = keras_hub.models.GPT2Backbone(
-        vocabulary_size=sizes["vocabulary"],
-        num_layers=sizes["layers"],
-        num_heads=sizes["heads"],
-        hidden_dim=sizes["width"],
-        intermediate_dim=sizes["inner"],
-        max_sequence_length=sizes["context"],
-    )
+    backbone = models.make_backbone("gpt2_base_en", quick=args.quick)
     model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
     classes = {
         "lanton": Lanton,
@@ -78,7 +73,7 @@ def make_model(sizes, optimizer):
         "muon": keras.optimizers.Muon,
     }
     model.compile(
-        optimizer=classes[optimizer](1e-3),
+        optimizer=classes[args.worker](1e-3),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     return model
@@ -86,8 +81,6 @@ def make_model(sizes, optimizer):
 
 def make_batch(vocabulary):
     """One batch of random tokens, and the tokens that follow."""
-    import numpy as np
-
     tokens = np.random.default_rng(0).integers(0, vocabulary, (1, LENGTH + 1))
     tokens = tokens.astype("int32")
     inputs = {
@@ -99,9 +92,8 @@ def make_batch(vocabulary):
 
 def run_worker(args):
     """Measure one optimizer in this process and print it as JSON."""
-    sizes = {**common.GPT2, **(common.QUICK if args.quick else {})}
-    model = make_model(sizes, args.worker)
-    x, y = make_batch(sizes["vocabulary"])
+    model = make_model(args)
+    x, y = make_batch(model.backbone.vocabulary_size)
     # State is the optimizer's own business, and made before `fit` traces.
     model.optimizer.build(model.trainable_variables)
     jax = args.backend == "jax"
@@ -152,8 +144,8 @@ def make_row(optimizer, calls):
     }
 
 
-def make_parser():
-    """The command line."""
+def main(argv=None):
+    """Run the benchmark, or be one of its workers."""
     parser = common.make_parser(__doc__)
     add = parser.add_argument
     add(
@@ -163,39 +155,16 @@ def make_parser():
         default=("lanton", "adamw"),
     )
     add("--worker", choices=OPTIMIZERS, help="used by the benchmark itself")
-    return parser
-
-
-def main(argv=None):
-    """Run the benchmark."""
-    parser = make_parser()
-    args = common.parse(parser, argv)
-    if args.backend == "torch":
-        parser.error(
-            "PyTorch compiles nothing: KERAS_BACKEND=jax or tensorflow"
-        )
+    # PyTorch compiles nothing.
+    args = common.parse(parser, argv, backends=("jax", "tensorflow"))
     if args.worker:
         run_worker(args)
         return
-    rows = [
-        make_row(optimizer, start_worker(args, optimizer))
-        for optimizer in args.optimizers
-    ]
-    found = {row["optimizer"]: row for row in rows}
-    figures = {}
-    if "lanton" in found:
-        figures["recompilations"] = found["lanton"][
-            "traces in calls 2 to 4"
-        ] + (found["lanton"]["compiled in calls 2 to 4"] or 0)
-    if {"lanton", "adamw"} <= set(found):
-        figures["compile_over_adamw"] = (
-            found["lanton"]["compile s"] / found["adamw"]["compile s"]
-        )
+    rows = [make_row(one, start_worker(args, one)) for one in args.optimizers]
     common.write(
         args,
         "compile",
         rows,
-        figures,
         batch=[1, LENGTH],
         compile_time=(
             "tracing, lowering and XLA as reported by jax.monitoring"
