@@ -31,7 +31,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-nightly test-all \
-  faults bench bench-gpu docs docs-browse docs-serve notebooks lint format \
+  faults bench bench-gpu docs docs-serve notebooks lint format \
   package clean
 
 help:
@@ -172,11 +172,6 @@ bench-gpu:
 docs: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
 
-CHROMIUM = chromium
-## docs-browse  the same, then Chromium walks it; pictures in runs/site/
-docs-browse: docs $(DOCS_VENV)/browse
-	$(DOCS_VENV)/bin/python tools/browse_docs.py --chromium $(CHROMIUM)
-
 ## docs-serve   the same on a local port, built anew while you write
 docs-serve: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
@@ -184,7 +179,6 @@ docs-serve: $(DOCS_VENV)/ready
 ## notebooks    docs/gallery: notebooks with their results, and thumbnails
 notebooks: $(NOTEBOOKS_VENV)/ready
 	$(NOTEBOOKS_VENV)/bin/python tools/make_notebooks.py
-	$(NOTEBOOKS_VENV)/bin/python tools/make_gallery.py
 
 ## lint         ruff, mypy; words, sentences and links of the documents
 lint: $(VENV)/ready
@@ -202,8 +196,15 @@ format: $(VENV)/ready
 # TAG: of a release: it has to be the version's, which has to have a date.
 ## package      wheel and sdist into dist/, tried outside the checkout
 package: $(VENV)/ready
-	$(VENV)/bin/python tools/check_package.py \
-	  --torch $(TORCH) --backends $(BACKENDS) $(if $(TAG),--release $(TAG))
+	$(if $(TAG),tools/check_release.sh $(TAG))
+	rm -rf dist
+	$(VENV)/bin/check-manifest --quiet
+	$(VENV)/bin/python -m build --quiet
+	$(VENV)/bin/twine check --strict dist/*
+	$(VENV)/bin/check-wheel-contents --package keras_lanton dist/*.whl
+	for backend in $(BACKENDS); do \
+	  tools/try_package.sh $(PYTHON) $$backend $(TORCH) || exit; \
+	done
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -234,10 +235,6 @@ $(DOCS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python $(PIP) --upgrade pip
 	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),docs))
-	touch $@
-
-$(DOCS_VENV)/browse: $(DOCS_VENV)/ready
-	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),browse))
 	touch $@
 
 $(OLDEST)/ready: $(VENV)/ready
