@@ -131,9 +131,10 @@ test-all:
 	$(MAKE) faults
 
 # On PyTorch: nothing is compiled, and no fault is of a backend's.
-## faults       kills, damaged files, wrong gradients and arguments: a count
+## faults       more kills, damaged files, wrong gradients and arguments
 faults: $(VENV)/ready
-	$(THREADS) KERAS_BACKEND=torch $(VENV)/bin/python tests/faults.py
+	$(THREADS) KERAS_BACKEND=torch FAULTS=20 \
+	  $(VENV)/bin/python -m pytest --all tests/keras/test_faults.py
 
 ## bench        the benchmarks on the CPU; benchmarks/tables.py prints them
 bench: $(VENV)/ready
