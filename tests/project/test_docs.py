@@ -228,8 +228,8 @@ def public():
     for name in dir(keras_lanton.Lanton):
         member = inspect.getattr_static(keras_lanton.Lanton, name)
         member = getattr(member, "fget", getattr(member, "__func__", member))
-        ours = getattr(member, "__module__", "").startswith("keras_lanton")
-        if ours and not name.startswith("_"):
+        home = getattr(member, "__module__", None) or ""
+        if home.startswith("keras_lanton") and not name.startswith("_"):
             yield f"Lanton.{name}", member
 
 
