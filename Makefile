@@ -31,7 +31,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
 
 .PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-nightly test-all \
-  faults bench bench-loss bench-gpu docs docs-browse docs-serve notebooks lint format \
+  faults bench bench-gpu docs docs-serve notebooks lint format \
   package clean
 
 help:
@@ -131,24 +131,21 @@ test-all:
 	$(MAKE) faults
 
 # On PyTorch: nothing is compiled, and no fault is of a backend's.
-## faults       kills, damaged files, wrong gradients and arguments: a count
+## faults       more kills, damaged files, wrong gradients and arguments
 faults: $(VENV)/ready
-	$(THREADS) KERAS_BACKEND=torch $(VENV)/bin/python tests/faults.py
+	$(THREADS) KERAS_BACKEND=torch FAULTS=20 \
+	  $(VENV)/bin/python -m pytest --all tests/keras/test_faults.py
 
-## bench        the benchmarks on the CPU, then docs/benchmarks.md
+## bench        the benchmarks on the CPU; benchmarks/tables.py prints them
 bench: $(VENV)/ready
 	@set -e; for backend in $(BACKENDS); do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model gpt2; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/step_time.py \
 	    --model llama --steps 2 --rounds 1 --warm-up 1; \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/parts.py; \
 	done
-	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/roofline.py
 	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/step_time.py --narrow \
 	  --dtype bfloat16 --ns-dtype bfloat16 --steps 50 --rounds 20
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/polar.py
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/noise.py
 	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py
 	@set -e; for backend in jax torch; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/memory.py; \
@@ -156,15 +153,6 @@ bench: $(VENV)/ready
 	@set -e; for backend in jax tensorflow; do \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/compile.py; \
 	done
-	@set -e; for backend in $(BACKENDS); do \
-	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/monitor.py; \
-	done
-	$(VENV)/bin/python benchmarks/tables.py
-
-## bench-loss   what cheaper states of Lanton do to a GPT-2's loss
-bench-loss: $(VENV)/ready
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/loss.py
-	$(VENV)/bin/python benchmarks/tables.py
 
 # The environment there has the builds with CUDA. GPU=--pretend: on a CPU,
 # with tiny sizes, to see that it runs.
@@ -173,28 +161,17 @@ GPU = --gpu
 bench-gpu:
 	@set -e; for backend in jax torch; do \
 	  for model in gpt2 llama; do \
-	    for kernels in "" --gpu-kernels; do \
-	      KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py $(GPU) \
-	        --model $$model $$kernels; \
-	    done; \
+	    KERAS_BACKEND=$$backend $(PYTHON) benchmarks/step_time.py $(GPU) \
+	      --model $$model; \
 	  done; \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/polar.py $(GPU); \
-	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/noise.py $(GPU); \
 	  KERAS_BACKEND=$$backend $(PYTHON) benchmarks/memory.py $(GPU); \
 	done
 	KERAS_BACKEND=jax $(PYTHON) benchmarks/compile.py $(GPU)
-	$(PYTHON) benchmarks/tables.py $(if $(filter --pretend,$(GPU)),\
-	  --results runs/benchmarks --output runs/benchmarks/benchmarks.md)
 
 # The code blocks of its pages run in the tests.
 ## docs         the documentation as a site, in site/
 docs: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
-
-CHROMIUM = chromium
-## docs-browse  the same, then Chromium walks it; pictures in runs/site/
-docs-browse: docs $(DOCS_VENV)/browse
-	$(DOCS_VENV)/bin/python tools/browse_docs.py --chromium $(CHROMIUM)
 
 ## docs-serve   the same on a local port, built anew while you write
 docs-serve: $(DOCS_VENV)/ready
@@ -203,7 +180,6 @@ docs-serve: $(DOCS_VENV)/ready
 ## notebooks    docs/gallery: notebooks with their results, and thumbnails
 notebooks: $(NOTEBOOKS_VENV)/ready
 	$(NOTEBOOKS_VENV)/bin/python tools/make_notebooks.py
-	$(NOTEBOOKS_VENV)/bin/python tools/make_gallery.py
 
 ## lint         ruff, mypy; words, sentences and links of the documents
 lint: $(VENV)/ready
@@ -221,8 +197,15 @@ format: $(VENV)/ready
 # TAG: of a release: it has to be the version's, which has to have a date.
 ## package      wheel and sdist into dist/, tried outside the checkout
 package: $(VENV)/ready
-	$(VENV)/bin/python tools/check_package.py \
-	  --torch $(TORCH) --backends $(BACKENDS) $(if $(TAG),--release $(TAG))
+	$(if $(TAG),tools/check_release.sh $(TAG))
+	rm -rf dist
+	$(VENV)/bin/check-manifest --quiet
+	$(VENV)/bin/python -m build --quiet
+	$(VENV)/bin/twine check --strict dist/*
+	$(VENV)/bin/check-wheel-contents --package keras_lanton dist/*.whl
+	for backend in $(BACKENDS); do \
+	  tools/try_package.sh $(PYTHON) $$backend $(TORCH) || exit; \
+	done
 
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -253,10 +236,6 @@ $(DOCS_VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python $(PIP) --upgrade pip
 	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),docs))
-	touch $@
-
-$(DOCS_VENV)/browse: $(DOCS_VENV)/ready
-	$(DOCS_VENV)/bin/python $(PIP) $$($(call requirements,$(DOCS_VENV),browse))
 	touch $@
 
 $(OLDEST)/ready: $(VENV)/ready

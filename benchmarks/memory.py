@@ -1,12 +1,12 @@
-"""Count the bytes of state and of temporaries of Lanton, Muon and AdamW.
+"""The bytes of an optimizer's state, and of what a step needs besides.
 
+    KERAS_BACKEND=torch python benchmarks/memory.py --state
     KERAS_BACKEND=jax python benchmarks/memory.py
 
-State over weights, and the temporaries that Lanton's buckets need, are
-computed from shapes: nothing is allocated, so the Llama of 1.1B parameters
-is among them. The peak of GPT-2 small is measured too: on JAX what XLA
+The first prints the state of some models, from shapes: nothing is allocated.
+The second measures the temporaries of a step of GPT-2 small: on JAX what XLA
 reserves for the compiled step, on PyTorch the rise of the process' peak
-during one step. TensorFlow offers no such figure and is left out.
+during one step. TensorFlow offers no such figure.
 """
 
 import contextlib
@@ -16,42 +16,39 @@ import math
 import pathlib
 
 import common
+import models
+from step_time import jit_apply
 
-MB = 1e6
-ITEM_SIZES = {"bfloat16": 2, "float16": 2, "float32": 4, "int32": 4, "int64": 8}
+ITEM_SIZES = {"int8": 1, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8}
+NOTE = """\
+State in GB (10^9 bytes), weights in float32. `momentum`: \
+NoiseAdaptiveRate(reference='momentum');
+`+ bfloat16`, `+ int8`: the same with that `momentum_dtype`."""
 
 
-def make_settings():
-    """Functions that make an optimizer, by name."""
+def make_optimizers():
+    """Functions that make an optimizer, by the names of the table."""
     from keras import optimizers
 
     from keras_lanton import Lanton
     from keras_lanton import NoiseAdaptiveRate
 
-    at_once = NoiseAdaptiveRate(schedule="interval")
     momentum = NoiseAdaptiveRate(reference="momentum")
-    half = NoiseAdaptiveRate(previous_gradient_dtype="bfloat16")
+
+    def with_momentum_in(dtype):
+        return lambda: Lanton(noise=momentum, momentum_dtype=dtype)
+
     return {
-        "Lanton": Lanton,
-        "Lanton, interval": lambda: Lanton(noise=at_once),
-        "Lanton, reference momentum": lambda: Lanton(noise=momentum),
-        # One number per weight: no second moments of AdamW.
-        "Lanton.paper, reference momentum": lambda: Lanton.paper(
-            noise=momentum
-        ),
-        "Lanton, bfloat16 previous gradient": lambda: Lanton(noise=half),
-        "Lanton, bfloat16 momentum and previous gradient": lambda: Lanton(
-            momentum_dtype="bfloat16", noise=half
-        ),
-        "Lanton, reference and bfloat16 momentum": lambda: Lanton(
-            noise=momentum, momentum_dtype="bfloat16"
-        ),
-        "keras.optimizers.Muon": optimizers.Muon,
-        "keras.optimizers.AdamW": optimizers.AdamW,
+        "AdamW": optimizers.AdamW,
+        "Lanton()": Lanton,
+        "momentum": lambda: Lanton(noise=momentum),
+        "+ bfloat16": with_momentum_in("bfloat16"),
+        "+ int8": with_momentum_in("int8"),
+        "Muon": optimizers.Muon,
     }
 
 
-MEASURED = ("Lanton", "keras.optimizers.Muon", "keras.optimizers.AdamW")
+MEASURED = ("Lanton()", "Muon", "AdamW")
 
 
 def size_of(variables):
@@ -59,33 +56,29 @@ def size_of(variables):
     return sum(math.prod(v.shape) * ITEM_SIZES[str(v.dtype)] for v in variables)
 
 
-def build(make, specs, dtype="float32"):
+def build(make, specs):
     """An optimizer on variables without values, and the variables."""
-    variables = common.make_variables(specs, dtype, allocate=False)
+    variables = models.make_variables(specs, allocate=False)
     optimizer = make()
-    with common.unallocated():
+    with models.unallocated():
         optimizer.build(variables)
     return optimizer, variables
 
 
-def computed_row(name, model, make, specs):
-    """State bytes over weight bytes; for Lanton the temporaries too."""
-    optimizer, variables = build(make, specs)
-    weights, state = size_of(variables), size_of(optimizer.variables)
-    row = {
-        "optimizer": name,
-        "model": model,
-        "weights MB": weights / MB,
-        "state MB": state / MB,
-        "state / weights": state / weights,
-    }
-    if name.startswith("Lanton"):
-        row["temporaries MB (computed)"] = (
-            optimizer._work.temporary_bytes() / MB
-        )
-        cap = optimizer.newton_schulz.max_temporary_bytes
-        row["cap MB"] = cap / MB
-    return row
+def state_table(names=tuple(models.PRESETS)):
+    """The state of optimizers on some models, in GB."""
+    made = make_optimizers()
+    del made["Muon"]
+    head = ["weights", *made]
+    lines = [f"{'':>22}" + "".join(f"{name:>11}" for name in head)]
+    for name in names:
+        specs = models.model_specs(name)
+        sizes = [4 * sum(spec.size for spec in specs)]
+        for make in made.values():
+            sizes.append(size_of(build(make, specs)[0].variables))
+        cells = "".join(f"{size / 1e9:>11.2f}" for size in sizes)
+        lines.append(f"{name:>22}{cells}")
+    return "\n".join([*lines, NOTE])
 
 
 def measure_jax(make, specs):
@@ -99,7 +92,7 @@ def measure_jax(make, specs):
 
     weights = [like(v) for v in variables]
     state = [like(v) for v in optimizer.variables]
-    step = common.jit_apply(optimizer)
+    step = jit_apply(optimizer)
     memory = step.lower(weights, state, weights).compile().memory_analysis()
     return memory.temp_size_in_bytes
 
@@ -112,90 +105,67 @@ def resident(field):
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 
+@contextlib.contextmanager
+def rise_of_the_peak():
+    """A list that has, in the end, by how much the peak was above the start."""
+    import torch
+
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        # What was freed goes back, so that it is counted when it rises.
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    found = []
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        yield found
+        found.append(torch.cuda.max_memory_allocated() - before)
+    else:
+        # 5 resets the peak, VmHWM, to what is in use.
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        before = resident("VmRSS")
+        yield found
+        found.append(resident("VmHWM") - before)
+
+
 def measure_torch(make, specs):
     """Rise of the peak memory over the state during one eager step."""
     import torch
 
-    variables = common.make_variables(specs)
-    gradients = common.make_gradients(specs)
+    variables = models.make_variables(specs)
+    gradients = models.make_gradients(specs)
     optimizer = make()
     optimizer.build(variables)
-    peaks = []
-    for by in range(2):
-        rotated = common.rotate(gradients, by)
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):
-            # What was freed goes back, so that it is counted when it rises.
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        if torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-        else:
-            # 5 resets the peak, VmHWM, to what is in use.
-            pathlib.Path("/proc/self/clear_refs").write_text("5")
-            before = resident("VmRSS")
-        with torch.no_grad():
-            optimizer.apply(rotated, variables)
-        if torch.cuda.is_available():
-            peak = torch.cuda.max_memory_allocated()
-        else:
-            peak = resident("VmHWM")
-        peaks.append(peak - before)
-    return peaks[-1]  # The first step touches the state's pages.
-
-
-def make_parser():
-    """The command line."""
-    parser = common.make_parser(__doc__)
-    parser.add_argument(
-        "--no-measure",
-        action="store_true",
-        help="only what is computed from shapes, in seconds",
-    )
-    return parser
+    # The first step touches the state's pages.
+    for some in (gradients, models.rotated(gradients)):
+        with rise_of_the_peak() as found, torch.no_grad():
+            optimizer.apply(some, variables)
+    return found[0]
 
 
 def main(argv=None):
     """Run the benchmark."""
-    parser = make_parser()
-    args = common.parse(parser, argv)
-    if args.backend == "tensorflow":
-        parser.error("no figures on TensorFlow: KERAS_BACKEND=jax or torch")
-    settings = make_settings()
-    models = {
-        "GPT-2 small": common.model_specs("gpt2", quick=args.quick),
-        "Llama 1.1B": common.model_specs("llama", quick=args.quick, large=True),
-    }
-    rows = [
-        computed_row(name, model, make, specs)
-        for model, specs in models.items()
-        for name, make in settings.items()
-    ]
+    parser = common.make_parser(__doc__)
+    parser.add_argument("--state", action="store_true", help="print the state")
+    args = common.parse(parser, argv, backends=("jax", "torch"))
+    if args.state:
+        if args.backend == "jax":
+            parser.error("JAX makes the values: KERAS_BACKEND=torch")
+        print(state_table())
+        return
     measure = {"jax": measure_jax, "torch": measure_torch}[args.backend]
-    if not args.no_measure:
-        for row in rows:
-            if row["model"] == "GPT-2 small" and row["optimizer"] in MEASURED:
-                bytes_ = measure(
-                    settings[row["optimizer"]], models[row["model"]]
-                )
-                row["temporaries MB (measured)"] = bytes_ / MB
-                common.release()
-    small, large = (
-        next(r for r in rows if (r["optimizer"], r["model"]) == key)
-        for key in (
-            ("Lanton.paper, reference momentum", "GPT-2 small"),
-            ("Lanton", "Llama 1.1B"),
-        )
-    )
+    specs = models.model_specs("gpt2_base_en", quick=args.quick)
+    made = make_optimizers()
+    rows = []
+    for name in MEASURED:
+        temporaries = measure(made[name], specs)
+        rows.append({"optimizer": name, "temporaries MB": temporaries / 1e6})
+        common.release()
     common.write(
         args,
         "memory",
         rows,
-        {
-            "state_over_weights_momentum": small["state / weights"],
-            "temporaries_over_cap": large["temporaries MB (computed)"]
-            / large["cap MB"],
-        },
+        model="GPT-2 small",
         measured={
             "jax": "temp_size_in_bytes of the compiled step",
             "torch": "peak of the process (CPU) or of the allocator (GPU) "

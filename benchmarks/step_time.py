@@ -12,12 +12,31 @@ matrices as Lanton. On the model's own variables Keras' Muon leaves the 3-D
 attention kernels to AdamW.
 """
 
-import dataclasses
 import functools
 
 import common
+import models
 
 STEPS = 10  # Lanton's noise interval
+# Contestants by name: what the table calls them.
+WHAT = {
+    "lanton": "Lanton, equal work",
+    "lanton_without_noise": "Lanton without noise measuring, equal work",
+    "keras_muon": "keras.optimizers.Muon, equal work",
+    "optax_muon": "optax.contrib.muon, equal work",
+    "torch_muon": "torch.optim.Muon (bfloat16) + AdamW, equal work",
+    "torch_muon_float32": "torch.optim.Muon in float32 + AdamW, equal work",
+    "lanton_bfloat16": "Lanton, products in bfloat16, equal work",
+    "lanton_default": "Lanton as it comes, the model's variables",
+    "optax_muon_default": "optax.contrib.muon as it comes, the model's "
+    "variables",
+    "lanton_real": "Lanton with Muon's coefficients, the model's variables",
+    "keras_muon_real": "keras.optimizers.Muon, the model's variables",
+    "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
+}
+CPU_LLAMA = ("lanton", "keras_muon")
+# Steps differ, by what is measured on each.
+MEASURING = ("lanton", "lanton_default")
 
 
 class Weights:
@@ -28,11 +47,29 @@ class Weights:
     """
 
     def __init__(self, specs, dtype):
+        import keras
+
         self.specs = specs
-        self.variables = common.make_variables(specs, dtype)
-        gradients = common.make_gradients(specs, dtype)
-        self.gradients = [common.rotate(gradients, by) for by in range(2)]
-        self.values = None  # On JAX, where steps are functions of them.
+        self.variables = models.make_variables(specs, dtype)
+        gradients = models.make_gradients(specs, dtype)
+        self.gradients = [gradients, models.rotated(gradients)]
+        self.values = None
+        if keras.backend.backend() == "jax":  # steps are functions of them
+            self.values = [v.value for v in self.variables]
+
+
+def jit_apply(optimizer):
+    """A jitted step of JAX: values, state and gradients to values and state.
+
+    Buffers are donated in the order of the results, as `fit` has them: JAX
+    gives the memory of a donated buffer to the first result of its shape.
+    """
+    import jax
+
+    def apply(values, state, gradients):
+        return optimizer.stateless_apply(state, gradients, values)
+
+    return jax.jit(apply, donate_argnums=(0, 1))
 
 
 class Contestant:
@@ -67,7 +104,7 @@ class KerasStep(Contestant):
 
     def _make_jax(self):
         self.state = [v.value for v in self.optimizer.variables]
-        apply = common.jit_apply(self.optimizer)
+        apply = jit_apply(self.optimizer)
 
         def step(gradients):
             weights = self.weights
@@ -218,86 +255,65 @@ def zero_power_float32(gradient, coefficients, steps, eps):
 
 
 def make_contestants(args):
-    """Dict of contestants, and the weights that they share."""
+    """Dict of contestants."""
     import keras
 
     from keras_lanton import Lanton
     from keras_lanton import NewtonSchulz
 
-    specs = common.model_specs(
-        args.model, quick=args.quick, large=args.gpu, narrow=args.narrow
-    )
-    equal = Weights([spec.equal_work() for spec in specs], args.dtype)
-    # Equal work: the coefficients of the other optimizers.
-    products = NewtonSchulz(dtype=args.ns_dtype, coefficients="jordan")
-    lanton = functools.partial(Lanton, 1e-3, newton_schulz=products)
+    specs = model_specs(args)
+
+    @functools.cache
+    def equal():
+        return Weights([spec.equal_work() for spec in specs], args.dtype)
+
+    @functools.cache
+    def real():
+        return Weights(specs, args.dtype)
+
+    def lanton(weights, dtype=args.ns_dtype, **options):
+        # Equal work: the coefficients of the other optimizers.
+        products = NewtonSchulz(dtype=dtype, coefficients="jordan")
+        return KerasStep(
+            weights, Lanton(1e-3, newton_schulz=products, **options)
+        )
+
+    muon, adamw = keras.optimizers.Muon, keras.optimizers.AdamW
     makers = {
-        "lanton": lambda: KerasStep(equal, lanton()),
-        "lanton_without_noise": lambda: KerasStep(equal, lanton(noise=None)),
-        "keras_muon": lambda: KerasStep(equal, keras.optimizers.Muon(1e-3)),
+        "lanton": lambda: lanton(equal()),
+        "lanton_without_noise": lambda: lanton(equal(), noise=None),
+        "keras_muon": lambda: KerasStep(equal(), muon(1e-3)),
+        "optax_muon": lambda: OptaxStep(equal()),
+        "torch_muon": lambda: TorchStep(equal(), float32=False),
+        "torch_muon_float32": lambda: TorchStep(equal(), float32=True),
+        "lanton_bfloat16": lambda: lanton(equal(), dtype="bfloat16"),
+        "lanton_default": lambda: KerasStep(real(), Lanton()),
+        "optax_muon_default": lambda: OptaxStep(real(), defaults=True),
+        "lanton_real": lambda: lanton(real()),
+        "keras_muon_real": lambda: KerasStep(real(), muon(1e-3)),
+        "keras_adamw_real": lambda: KerasStep(real(), adamw(1e-3)),
     }
-    if args.backend == "jax":
-        makers["optax_muon"] = lambda: OptaxStep(equal)
-    if args.backend == "torch":
-        makers["torch_muon"] = lambda: TorchStep(equal, float32=False)
-        makers["torch_muon_float32"] = lambda: TorchStep(equal, float32=True)
-        if args.ns_dtype != "bfloat16":
-            makers["lanton_bfloat16"] = lambda: KerasStep(
-                equal,
-                lanton(
-                    newton_schulz=dataclasses.replace(
-                        products, dtype="bfloat16"
-                    )
-                ),
-            )
-    if not wanted(args, REAL):
-        makers = {name: makers[name] for name in makers if name in args.only}
-        return {name: make() for name, make in makers.items()}, (equal,)
-    real = Weights(specs, args.dtype)
-    makers["lanton_default"] = lambda: KerasStep(real, Lanton())
-    if args.backend == "jax":
-        makers["optax_muon_default"] = lambda: OptaxStep(real, defaults=True)
-    makers["lanton_real"] = lambda: KerasStep(real, lanton())
-    makers["keras_muon_real"] = lambda: KerasStep(
-        real, keras.optimizers.Muon(1e-3)
-    )
-    makers["keras_adamw_real"] = lambda: KerasStep(
-        real, keras.optimizers.AdamW(1e-3)
-    )
-    makers = {n: m for n, m in makers.items() if wanted(args, (n,))}
-    return {name: make() for name, make in makers.items()}, (equal, real)
+    return {name: makers[name]() for name in wanted(args)}
 
 
-CPU_LLAMA = ("lanton", "keras_muon")
-# Steps differ, by what is measured on each.
-MEASURING = ("lanton", "lanton_default")
-REAL = (
-    "lanton_default",
-    "optax_muon_default",
-    "lanton_real",
-    "keras_muon_real",
-    "keras_adamw_real",
-)
-WHAT = {
-    "lanton": "Lanton, equal work",
-    "lanton_without_noise": "Lanton without noise measuring, equal work",
-    "keras_muon": "keras.optimizers.Muon, equal work",
-    "optax_muon": "optax.contrib.muon, equal work",
-    "torch_muon": "torch.optim.Muon (bfloat16) + AdamW, equal work",
-    "torch_muon_float32": "torch.optim.Muon in float32 + AdamW, equal work",
-    "lanton_bfloat16": "Lanton, products in bfloat16, equal work",
-    "lanton_default": "Lanton as it comes, the model's variables",
-    "optax_muon_default": "optax.contrib.muon as it comes, the model's "
-    "variables",
-    "lanton_real": "Lanton with Muon's coefficients, the model's variables",
-    "keras_muon_real": "keras.optimizers.Muon, the model's variables",
-    "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
-}
+def model_specs(args):
+    """The variables of the model that is asked for."""
+    name = {"gpt2": "gpt2_base_en", "llama": "llama_100m"}[args.model]
+    if args.model == "llama" and args.gpu:
+        name = "llama_1.1b"
+    if args.narrow and not args.quick:
+        name = "narrow"
+    return models.model_specs(name, quick=args.quick)
 
 
-def wanted(args, names):
-    """Whether any of these contestants takes part."""
-    return not args.only or any(name in args.only for name in names)
+def wanted(args):
+    """The names of the contestants that the backend has, in order."""
+    names = args.only or list(WHAT)
+    absent = {"jax": ("torch",), "torch": ("optax",)}
+    prefixes = absent.get(args.backend, ("torch", "optax"))
+    if args.backend != "torch" or args.ns_dtype == "bfloat16":
+        prefixes += ("lanton_bfloat16",)
+    return [name for name in names if not name.startswith(prefixes)]
 
 
 def check_roles(contestant):
@@ -323,109 +339,71 @@ def by_position(times):
     return [common.median(times[i:whole:STEPS]) for i in range(STEPS)]
 
 
-def summarize(times, ns_dtype):
-    """One row per contestant, and the figures."""
-    rows, figures, cost = [], {}, {}
+def table(times):
+    """One row per contestant."""
+    rows = {}
     for name, values in times.items():
         positions = by_position(values)
         middle = common.median(positions)
+        # Where one step is like the other, the median is the fair figure.
+        many = len(values) >= STEPS
+        rows[name] = {
+            "contestant": WHAT[name],
+            "steps": len(values),
+            "s/step": sum(positions) / STEPS if many else middle,
+            "median s": middle,
+            "worst s": max(positions),
+            "worst/median": max(positions) / middle,
+        }
+    for name, row in rows.items():
         # Like with like: on the model's variables, Lanton as it comes.
         as_it_comes = name.endswith(("_default", "_real"))
-        base = "lanton_default" if as_it_comes else "lanton"
-        # Where one step is like the other, the median is the fair figure.
-        cost[name] = mean(positions) if len(values) >= STEPS else middle
-        rows.append(
-            {
-                "contestant": WHAT[name],
-                "steps": len(values),
-                "s/step": cost[name],
-                "median s": middle,
-                "worst s": max(positions),
-                "worst/median": max(positions) / middle,
-                "Lanton / this": (
-                    cost[base] / cost[name] if base in cost else None
-                ),
-            }
-        )
-
-    def ratio(figure, upper, lower):
-        if upper in cost and lower in cost:
-            figures[figure] = cost[upper] / cost[lower]
-
-    ratio("lanton_over_keras_muon", "lanton", "keras_muon")
-    ratio("lanton_over_optax_muon", "lanton", "optax_muon")
-    if ns_dtype == "float32":
-        ratio("lanton_over_torch_muon_float32", "lanton", "torch_muon_float32")
-        ratio(
-            "lanton_over_torch_muon_bfloat16", "lanton_bfloat16", "torch_muon"
-        )
-    else:
-        ratio("lanton_over_torch_muon_bfloat16", "lanton", "torch_muon")
-    # What users get: torch.optim.Muon takes matrices only.
-    ratio("default_over_keras_muon", "lanton_default", "keras_muon_real")
-    ratio("default_over_torch_muon", "lanton_default", "torch_muon")
-    ratio("default_over_optax_muon", "lanton_default", "optax_muon_default")
-    ratio("lanton_over_keras_muon_real", "lanton_real", "keras_muon_real")
-    ratio("lanton_over_keras_adamw_real", "lanton_real", "keras_adamw_real")
-    if len(times.get("lanton", ())) >= STEPS:
-        positions = by_position(times["lanton"])
-        figures["worst_over_median"] = max(positions) / common.median(positions)
-        if "lanton_without_noise" in times:
-            without = mean(times["lanton_without_noise"])
-            figures["noise_cost"] = mean(positions) / without
-    return rows, figures
-
-
-def mean(values):
-    """Arithmetic mean."""
-    return sum(values) / len(values)
+        base = rows.get("lanton_default" if as_it_comes else "lanton")
+        row["Lanton / this"] = base and base["s/step"] / row["s/step"]
+    return list(rows.values())
 
 
 def make_parser():
     """The command line."""
     parser = common.make_parser(__doc__)
-    parser.add_argument("--model", choices=common.MODELS, default="gpt2")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--model", choices=("gpt2", "llama"), default="gpt2")
+    add(
         "--steps",
         type=common.positive,
         help="steps of Lanton, a multiple of its noise interval of "
         f"{STEPS} for the worst step; default: {STEPS}, on GPU {5 * STEPS}",
     )
-    parser.add_argument(
+    add(
         "--rounds",
         type=common.positive,
         help="steps of the others; default: 2, on GPU 20",
     )
-    parser.add_argument(
+    add(
         "--dtype",
         choices=("float32", "bfloat16"),
         help="of weights and gradients; default: float32, on GPU bfloat16",
     )
-    parser.add_argument(
+    add(
         "--warm-up",
         type=common.positive,
         help="steps of Lanton, on GPU of each, before the clock runs; XLA "
         "takes longer when it first enters a branch, such as that of a "
         f"measurement; default: {STEPS + 1}, every branch; on PyTorch 1",
     )
-    parser.add_argument(
+    add(
         "--ns-dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         help="Lanton's; default: float32, on GPU bfloat16",
     )
-    parser.add_argument(
-        "--gpu-kernels",
-        action="store_true",
-        help="Lanton with its own kernels for symmetric products",
-    )
-    parser.add_argument(
+    add(
         "--narrow",
         action="store_true",
         help="GPT-2 small of width 24, with the forms that a GPU takes: the "
         "time that Python and the framework need to start the work, which a "
         "fast GPU waits for",
     )
-    parser.add_argument(
+    add(
         "--only",
         nargs="+",
         choices=WHAT,
@@ -436,59 +414,51 @@ def make_parser():
     return parser
 
 
-def main(argv=None):
-    """Run the benchmark."""
+def parse(argv):
+    """The arguments, with the defaults of the device."""
     parser = make_parser()
     args = common.parse(parser, argv)
     if args.narrow and args.model != "gpt2":
         parser.error(f"--narrow is of gpt2. Received: --model {args.model}")
+    branches = args.gpu or args.backend != "torch"
+    half = "bfloat16" if args.gpu else "float32"
     args.steps = args.steps or (5 * STEPS if args.gpu else STEPS)
     args.rounds = args.rounds or (20 if args.gpu else 2)
-    branches = args.gpu or args.backend != "torch"
     args.warm_up = args.warm_up or (STEPS + 1 if branches else 1)
-    args.ns_dtype = args.ns_dtype or ("bfloat16" if args.gpu else "float32")
-    args.dtype = args.dtype or ("bfloat16" if args.gpu else "float32")
+    args.ns_dtype = args.ns_dtype or half
+    args.dtype = args.dtype or half
     if args.model == "llama" and not args.gpu and not args.only:
         args.only = CPU_LLAMA
+    return args
+
+
+def main(argv=None):
+    """Run the benchmark."""
+    args = parse(argv)
     if args.narrow:
         common.choose_as_on_gpu()
-    if args.gpu_kernels:
-        from keras_lanton.fast.gpu_kernels import use_gpu_kernels
-
-        use_gpu_kernels()
-    contestants, pools = make_contestants(args)
+    contestants = make_contestants(args)
     for contestant in contestants.values():
         if hasattr(getattr(contestant, "optimizer", None), "layers"):
             check_roles(contestant)
-    if args.backend == "jax":
-        for pool in pools:
-            pool.values = [v.value for v in pool.variables]
-    for contestant in contestants.values():
         contestant.prepare(args.backend)
+    some = {
+        **dict.fromkeys(MEASURING, args.steps),
+        "lanton_without_noise": max(args.steps // 2, args.rounds),
+    }
+    first = dict.fromkeys(WHAT if args.gpu else MEASURING, args.warm_up)
     times = common.interleave(
         contestants,
-        args.steps,
-        {
-            **dict.fromkeys(contestants, args.rounds),
-            **dict.fromkeys(MEASURING, args.steps),
-            "lanton_without_noise": max(args.steps // 2, args.rounds),
-        },
-        warm_up=args.warm_up
-        if args.gpu
-        else dict.fromkeys(MEASURING, args.warm_up),
+        {name: some.get(name, args.rounds) for name in contestants},
+        {name: first.get(name, 1) for name in contestants},
     )
-    rows, figures = summarize(times, args.ns_dtype)
     common.write(
         args,
-        "dispatch"
-        if args.narrow
-        else f"step_time_{args.model}" + "_kernels" * args.gpu_kernels,
-        rows,
-        figures,
-        parameters=sum(spec.size for spec in pools[0].specs),
+        "dispatch" if args.narrow else f"step_time_{args.model}",
+        table(times),
+        parameters=sum(spec.size for spec in model_specs(args)),
         dtype=args.dtype,
         ns_dtype=args.ns_dtype,
-        gpu_kernels=args.gpu_kernels,
         warm_up=args.warm_up,
         compiled={
             "jax": "jitted stateless_apply, buffers donated",

@@ -5,14 +5,12 @@
 `Lanton()` alone decides by paths and shapes; `Lanton().read_roles(model)`
 reads the layers, which is exact. Every model of `keras.applications` and
 every backbone of KerasHub that can be made small is built with random
-weights, and the roles and views of all of its variables are compared. The
-result is docs/models.md.
+weights, and the roles and views of all of its variables are compared. It
+prints the tables of docs/models.md.
 """
 
-import argparse
 import gc
 import inspect
-import pathlib
 import warnings
 
 import keras
@@ -20,7 +18,6 @@ import keras_hub
 
 from keras_lanton import Lanton
 
-PAGE = pathlib.Path(__file__).resolve().parents[1] / "docs" / "models.md"
 # What a backbone's constructor asks for, by name.
 SMALL = {
     "vocabulary_size": 40,
@@ -134,34 +131,6 @@ OWN = {
         "stackwise_pooling": [False, True],
     },
 }
-HEAD = """# Which models does it know?
-
-`Lanton()` decides the role of every variable by its path and shape.
-`Lanton().read_roles(model)` reads the layers, which is exact. This page
-compares the two, for models that Keras and KerasHub bring along. It is made by
-
-```sh
-KERAS_BACKEND=torch python tools/compare_roles.py
-```
-
-with {versions}. The backbones are small ones, with
-random weights. "Variables" are those that are trained. The next three columns
-count them by [role](roles.md), as the layers say. "Differ" counts variables
-that have another role or matrix view by their paths than by their layers.
-
-Where a number in the last column is not 0, call `read_roles`:
-
-```python
-import keras
-
-from keras_lanton import Lanton
-
-model = keras.applications.MobileNet(weights=None, input_shape=(64, 64, 3))
-optimizer = Lanton().read_roles(model)
-optimizer.build(model.trainable_variables)
-assert {{spec.role for spec in optimizer.layers}} == {{"hidden", "vector"}}
-```
-"""
 
 
 def applications():
@@ -228,61 +197,25 @@ def compare(model):
     return counts, differ
 
 
-def row_of(name, make):
-    """A line of the table, or None where the model cannot be made small."""
-    keras.backend.clear_session()
-    gc.collect()
-    try:
-        model = make()
-    except LookupError:
-        return None
-    counts, differ = compare(model)
-    for exact, guessed in differ:
-        print(f"  {exact.path}: {seen(exact)} by layers, {seen(guessed)}")
-    cells = [f"`{name}`", sum(counts), *counts, len(differ)]
-    return f"| {' | '.join(map(str, cells))} |"
-
-
-def table(models):
-    """The table of some models, and the names that could not be built."""
-    lines = [
-        "| model | variables | hidden | embedding | vector | differ |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+def print_table(models):
+    """Print the table of some models, then the names that cannot be built."""
+    print("| model | variables | hidden | embedding | vector | differ |")
+    print("| --- | --- | --- | --- | --- | --- |")
     left = []
     for name, make in models:
+        keras.backend.clear_session()
+        gc.collect()
         try:
-            line = row_of(name, make)
+            counts, differ = compare(make())
         except Exception as error:  # another release asks for other sizes
-            print(f"{name}: {type(error).__name__}: {str(error)[:200]}")
-            line = None
-        if line is None:
-            left.append(name)
-        else:
-            lines.append(line)
-            print(line, flush=True)
-    return "\n".join(lines), left
-
-
-def main():
-    """Write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--page", type=pathlib.Path, default=PAGE)
-    args = parser.parse_args()
-    versions = f"Keras {keras.__version__} and KerasHub {keras_hub.__version__}"
-    ours, _ = table(applications())
-    hub, left = table(backbones())
-    names = ", ".join(f"`{name}`" for name in left)
-    text = (
-        f"{HEAD.format(versions=versions)}\n## `keras.applications`\n\n{ours}\n"
-        f"\n## KerasHub\n\n{hub}\n\nOther backbones are put together from "
-        f"other models, or need sizes of their own:\n\n{names}.\n"
-    )
-    args.page.write_text(text)
-    print(args.page)
+            left.append(f"`{name}`: {type(error).__name__} {error}"[:200])
+            continue
+        cells = [f"`{name}`", sum(counts), *counts, len(differ)]
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+    print("", *left, sep="\n")
 
 
 if __name__ == "__main__":
-    main()
+    print(f"Keras {keras.__version__}, KerasHub {keras_hub.__version__}")
+    print_table(applications())
+    print_table(backbones())

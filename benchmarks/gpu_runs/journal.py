@@ -56,14 +56,11 @@ class Journal:
 
     def __init__(self, args, benchmark, **settings):
         device = common.gpu_name(args.backend)
-        script = pathlib.Path(sys.argv[0]).name
-        here = "--output", str(args.output)  # nobody else's folder
-        given = [one for one in sys.argv[1:] if one not in here]
         self.seconds = args.seconds
         self.result = {
             "benchmark": benchmark,
             "backend": args.backend,
-            "command": " ".join([script, *given]),
+            "command": common.command_line(args),
             "device": common.PRETENDED if args.pretend else device,
             "pretended": args.pretend,
             "xla_flags": os.environ.get("XLA_FLAGS", ""),

@@ -20,6 +20,7 @@ import journal  # first: it puts the modules below on the path
 # isort: split
 
 import common
+import models
 import step_time
 
 BLOCKED = 2 * step_time.STEPS
@@ -34,7 +35,7 @@ def make_contestants(args):
 
     from keras_lanton import Lanton
 
-    specs = common.model_specs("gpt2", quick=args.pretend)
+    specs = models.model_specs("gpt2_base_en", quick=args.pretend)
     real = step_time.Weights(specs, "bfloat16")
     equal = step_time.Weights([s.equal_work() for s in specs], "bfloat16")
     makers = {
@@ -56,9 +57,6 @@ def make_contestants(args):
     if args.backend == "jax":
         makers["optax.contrib.muon"] = lambda: step_time.OptaxStep(equal)
     found = {name: make() for name, make in makers.items()}
-    if args.backend == "jax":
-        for pool in (real, equal):
-            pool.values = [v.value for v in pool.variables]
     for contestant in found.values():
         contestant.prepare(args.backend)
     return found
@@ -83,7 +81,8 @@ def time_steps(log, contestants, quick):
     for name, contestant in contestants.items():
         if log.attempt(name, warm_up_of, contestant, warm_up) is not None:
             ready[name] = contestant
-    times = common.interleave(ready, blocked, warm_up=0)
+    calls, none = dict.fromkeys(ready, blocked), dict.fromkeys(ready, 0)
+    times = common.interleave(ready, calls, warm_up=none)
     rates = {name: [] for name in ready}
     for _ in range(bursts):
         for name, contestant in ready.items():
@@ -179,9 +178,8 @@ class Frozen:
     @contextlib.contextmanager
     def reading(self, read):
         """Another `to_host`, and host memory that stays."""
-        from keras_lanton import backends
+        from keras_lanton.backends import backend
 
-        backend = backends.load()
         usual = backend.to_host, backend.on_device
 
         def on_device(x):

@@ -19,6 +19,7 @@ import journal  # first: it puts the modules below on the path
 # isort: split
 
 import common
+import models
 import numpy as np
 
 LENGTH = 1024  # tokens of a sequence
@@ -58,16 +59,7 @@ def make_model(pretend):
     import keras_hub
 
     keras.config.set_dtype_policy("mixed_bfloat16")
-    sizes = {**common.GPT2, **(common.QUICK if pretend else {})}
-    backbone = keras_hub.models.GPT2Backbone(
-        vocabulary_size=sizes["vocabulary"],
-        num_layers=sizes["layers"],
-        num_heads=sizes["heads"],
-        hidden_dim=sizes["width"],
-        intermediate_dim=sizes["inner"],
-        max_sequence_length=sizes["context"],
-        dropout=0.0,
-    )
+    backbone = models.make_backbone("gpt2_base_en", quick=pretend)
     model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
     # KerasHub's own `fit` needs grain or TensorFlow for its preprocessing.
     return keras.Model(model.input, model.output)

@@ -198,7 +198,7 @@ class Backend(abc.ABC):
         """Returns whether the CPU multiplies bfloat16 faster than float32.
 
         Not where XLA multiplies them: with AVX512_BF16 Newton-Schulz took 1.0
-        to 1.5 times as long on JAX (benchmarks/polar.py).
+        to 1.5 times as long on JAX.
         """
         return False
 

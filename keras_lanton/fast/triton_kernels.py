@@ -21,8 +21,8 @@ except ImportError:  # PyTorch's builds for the CPU come without it.
     tl = types.SimpleNamespace(constexpr=None)
 
 # Smaller sides go to the dense product: half the tiles are no gain below. On an
-# H200 (benchmarks/polar.py, bfloat16) the kernel takes 1.7 of cuBLAS' time at
-# 2048, 1.1 for four of them, and 0.89 and 0.76 at 4096.
+# H200 (bfloat16, `benchmarks/tables.py polar`) the kernel takes 1.7 of cuBLAS'
+# time at 2048, 1.1 for four of them, and 0.89 and 0.76 at 4096.
 MIN_SIDE = 4096
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)

@@ -304,7 +304,19 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         eta: Tensor,
         t: Tensor,
     ) -> tuple[list[Tensor], State]:
-        """One step of Algorithm 1; see `core.step` and the base class."""
+        """One step of Algorithm 1, by `core.step`.
+
+        Args:
+            G: Gradients, one per variable, shaped as the weights.
+            X: Weights, likewise; may be overwritten.
+            state: See `core.step`; with int8 also `"momentum_scale"`.
+            active: Which matrices have a gradient, `(matrices,)` bool.
+            eta: Learning rate, float32 scalar.
+            t: Number of this step, int32 scalar, from 1.
+
+        Returns:
+            The new weights and the new state, in the dtypes of the old.
+        """
         B_last = self._momentum.read(state)
         X_new, new, weights = step_(
             self._plan,

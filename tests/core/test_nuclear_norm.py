@@ -141,5 +141,5 @@ def test_estimates_are_fair_to_shapes_and_spectra(
         found = fastest_nuclear_norm(ops.convert_to_tensor(D))
         ratios.append(ops.convert_to_numpy(found) / values.sum(axis=1))
     spread = np.max(ratios) / np.min(ratios)
-    # benchmarks/noise.py has the real sizes.
+    # `benchmarks/tables.py noise` has the real sizes.
     assert spread < limit, np.round(ratios, 3)

@@ -1,8 +1,9 @@
 """What describes the package in several places says the same in each."""
 
-import importlib.util
 import pathlib
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -47,24 +48,11 @@ def makes(variable: str) -> str:
     return found[1]
 
 
-def test_there_are_workflows() -> None:
-    names = {path.stem for path in WORKFLOWS}
-    assert names >= {"tests", "docs", "release"}
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflow_is_complete(path: pathlib.Path) -> None:
+def test_workflow_may_only_read(path: pathlib.Path) -> None:
     loaded = load(path)
-    # YAML 1.1 reads the key `on` as true.
-    assert loaded["name"] == path.stem and loaded[True]
     assert loaded["permissions"] == {"contents": "read"}
-    for job in loaded["jobs"].values():
-        assert job["runs-on"] and job["steps"]
-        needs = job.get("needs")
-        assert needs is None or needs in loaded["jobs"]
     for step in steps(loaded):
-        assert ("run" in step) != ("uses" in step)
-        assert re.fullmatch(r"\S+@\S+", step.get("uses", "an/action@v1"))
         if "setup-python" in step.get("uses", ""):
             assert step["with"]["python-version"] == PYTHON
 
@@ -96,14 +84,6 @@ def test_oldest_keras_is_the_one_that_is_tested() -> None:
     assert f"for Keras {bound} and later" in " ".join(changelog.split())
 
 
-def test_a_release_runs_every_test() -> None:
-    jobs = workflow("release")["jobs"]
-    matrix = jobs["test"]["strategy"]["matrix"]
-    assert matrix["backend"] == makes("BACKENDS").split()
-    assert "make test-all" in jobs["test"]["steps"][-1]["run"]
-    assert jobs["build"]["needs"] == "test"
-
-
 def test_ci_times_its_stages() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     stages = [line for line in lines if line.startswith("stage make ")]
@@ -113,8 +93,10 @@ def test_ci_times_its_stages() -> None:
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
 
 
-def test_only_publishing_may_publish() -> None:
+def test_only_publishing_may_publish_what_is_tested() -> None:
     jobs = workflow("release")["jobs"]
+    assert "make test-all" in jobs["test"]["steps"][-1]["run"]
+    assert jobs["build"]["needs"] == "test"
     for name in ("test", "build"):
         assert "permissions" not in jobs[name]
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
@@ -159,23 +141,26 @@ def test_help_names_every_target() -> None:
     assert set(phony[1].replace("\\", "").split()) - hidden == listed
 
 
+@pytest.mark.parametrize(
+    ("tag", "heading", "refused"),
+    [
+        ("v1.2.3", "## [1.2.3] - 2030-01-31", ""),
+        ("v1.2.4", "## [1.2.3] - 2030-01-31", "v1.2.4 is not the version"),
+        ("v1.2.3", "## [1.2.3] - unreleased", "no date for v1.2.3"),
+    ],
+)
 def test_tag_of_a_release_is_the_dated_version(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tag: str, heading: str, refused: str, tmp_path: pathlib.Path
 ) -> None:
-    path = ROOT / "tools" / "check_package.py"
-    spec = importlib.util.spec_from_file_location("check_package", path)
-    assert spec is not None and spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    monkeypatch.setattr(tool, "ROOT", tmp_path)
-    (tmp_path / "keras_lanton").mkdir()
+    for folder in ("tools", "keras_lanton"):
+        (tmp_path / folder).mkdir()
+    script = tmp_path / "tools" / "check_release.sh"
+    shutil.copy(ROOT / "tools" / "check_release.sh", script)
     version = tmp_path / "keras_lanton" / "version.py"
     version.write_text('__version__ = "1.2.3"\n')
-    changelog = tmp_path / "CHANGELOG.md"
-    changelog.write_text("## [1.2.3] - unreleased\n")
-    with pytest.raises(SystemExit, match="v1.2.4 is not the version"):
-        tool.check_release("v1.2.4")
-    with pytest.raises(SystemExit, match="no date for v1.2.3"):
-        tool.check_release("v1.2.3")
-    changelog.write_text("## [1.2.3] - 2030-01-31\n")
-    tool.check_release("v1.2.3")
+    (tmp_path / "CHANGELOG.md").write_text(f"{heading}\n")
+    done = subprocess.run(
+        [script, tag], capture_output=True, text=True, check=False
+    )
+    assert bool(done.returncode) == bool(refused)
+    assert refused in done.stdout

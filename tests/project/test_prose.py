@@ -2,7 +2,6 @@
 
 import importlib.util
 import pathlib
-import subprocess
 import sys
 from types import ModuleType
 
@@ -14,7 +13,6 @@ pytestmark = logic
 
 pytest.importorskip("markdown_it", reason="reads the documents")
 pytest.importorskip("spylls", reason="knows the words")
-pytest.importorskip("md_dead_link_check", reason="knows the links")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLANTED = {
@@ -125,23 +123,3 @@ def test_finds_errors_in_docstrings(
 def test_list_of_words_is_sorted() -> None:
     words = (ROOT / "tools" / "words.txt").read_text().split()
     assert words == sorted(set(words), key=lambda one: (one.lower(), one))
-
-
-def test_finds_planted_links(folder: pathlib.Path) -> None:
-    """With the settings of the repository."""
-    links = "[a](none.md) [b](README.md#none) ![c](none.png) [d](page.md#page)"
-    (folder / "docs" / "page.md").write_text(f"# Page\n\n{links}\n")
-    (folder / "docs" / "README.md").write_text("# Read")
-    # The checker reads the files that git knows.
-    for command in (["init", "--quiet"], ["add", "docs"]):
-        subprocess.run(["git", "-C", folder, *command], check=True)
-    settings = ROOT / "pyproject.toml"
-    done = subprocess.run(
-        [sys.executable, "-m", "md_dead_link_check", "--config", settings],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "Found 3 dead links" in done.stdout
