@@ -568,6 +568,19 @@ class Backend(abc.ABC):
         found = x * ops.rsqrt(x * x + rows * columns)
         return self.where(noisy, found, ops.sign(X))
 
+    def add_to_diagonal_(self, A: Tensor, factor: float) -> Tensor:
+        """The sum A + factor I of each square matrix.
+
+        Args:
+            A: `(..., s, s)`, which may be overwritten.
+            factor: A number.
+        """
+        side = A.shape[-1]
+        identity = ops.eye(side, dtype=A.dtype)
+        # Of A's rank: JAX may be told not to promote ranks.
+        shape = (1,) * (len(A.shape) - 2) + (side, side)
+        return A + factor * ops.reshape(identity, shape)
+
     def add_products(
         self,
         C: Tensor,

@@ -261,6 +261,11 @@ class TorchBackend(Backend):
             beta = 1.0
         return C
 
+    def add_to_diagonal_(self, A: Tensor, factor: float) -> Tensor:
+        """See the reference: in the place of A."""
+        A.diagonal(dim1=-2, dim2=-1).add_(factor)
+        return A
+
     def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
         """The product factor X, in the place of X."""
         return X.mul_(factor)
@@ -273,13 +278,18 @@ class TorchBackend(Backend):
             inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
             if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
                 return X * inverse.float(), norms.float()  # below 1e30
-        return super().unit_norm(X)
+        scale, X = _below_one(X)
+        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+        X.mul_(torch.where(norms > 0, norms, 1.0).reciprocal())
+        return X, (scale * norms).clamp(max=reference.LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
         """See the reference: on a CPU without a new tensor."""
         if X.device.type == "cpu" and X.dtype == torch.float32:
             return _frobenius_norms(X).clamp(max=reference.LARGEST).float()
-        return super().frobenius_norm(X)
+        scale, X = _below_one(X)
+        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
+        return (scale * norms).clamp(max=reference.LARGEST)
 
     def shrunk_signs(
         self,
@@ -564,6 +574,18 @@ def _frobenius_norms(X: Tensor) -> Tensor:
         return norms
     # In float64 the squares of float32 entries are finite and not zero.
     return norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float64)
+
+
+def _below_one(X: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entries of matrices, `(..., 1, 1)`, and X over them.
+
+    A new tensor of float32, in two passes, of which a GPU waits for none.
+    """
+    largest = torch.linalg.vector_norm(
+        X, float("inf"), dim=(-2, -1), keepdim=True, dtype=torch.float32
+    )
+    scale = largest.clamp(max=reference.LARGEST_DIVISOR)
+    return scale, X / torch.where(scale > 0, scale, 1.0)
 
 
 def _shrink_signs(

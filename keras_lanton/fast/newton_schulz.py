@@ -42,17 +42,19 @@ def standard_newton_schulz(
     X, _ = backend.unit_norm(transpose(X) if tall else X)
     X = products.split(ops.cast(X, dtype))
     for a, b, c in rows:
-        P = _polynomial(products.gram(X), b, c, products)
-        X = products.apply(P, X, beta=a)
+        P, p = _polynomial(products.gram(X), b, c, products)
+        X = products.apply(P, X, beta=a, alpha=p)
     X = ops.cast(products.join(X), "float32")
     return transpose(X) if tall else X
 
 
-def _polynomial(A: Any, b: float, c: float, products: Products) -> Any:
-    """The sum b A + c A^2, without a product where c is 0."""
+def _polynomial(
+    A: Any, b: float, c: float, products: Products
+) -> tuple[Any, float]:
+    """P and p with p P = b A + c A^2; nothing is computed where c is 0."""
     if c == 0.0:
-        return b * A
-    return products.commuting(A, A, A, beta=b, alpha=c)
+        return A, b
+    return products.commuting(A, A, A, beta=b, alpha=c), 1.0
 
 
 def gram_newton_schulz(
@@ -100,15 +102,15 @@ def _gram_factor(X: Any, rows: Sequence[Row], products: Products) -> Any:
     """Q with Q X = the rows' map of X: between two restarts."""
     R = products.gram(X)
     a, b, c = rows[0]
-    Z = _polynomial(R, b, c, products)
+    Z, z = _polynomial(R, b, c, products)
     # `a` is not folded into Z: half precision would round it.
-    Q = Z + a * products.identity(X)
-    for b_next in rows[1:]:
-        RZ = products.commuting(R, R, Z, beta=a)
-        R = products.commuting(RZ, Z, RZ, beta=a)
-        a, b, c = b_next
-        Z = _polynomial(R, b, c, products)
-        Q = products.commuting(Q, Q, Z, beta=a)
+    Q = products.add_identity(z * Z, a)
+    for row in rows[1:]:
+        RZ = products.commuting(R, R, Z, beta=a, alpha=z)
+        R = products.commuting(RZ, Z, RZ, beta=a, alpha=z)
+        a, b, c = row
+        Z, z = _polynomial(R, b, c, products)
+        Q = products.commuting(Q, Q, Z, beta=a, alpha=z)
     return Q
 
 

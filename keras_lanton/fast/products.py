@@ -56,18 +56,17 @@ class Products:
             return beta * C + alpha * self.symmetric(A, B)
         return backend.add_products(C, [(A, B)], beta=beta, alpha=alpha)
 
-    def apply(self, A: Any, X: Any, *, beta: float = 0.0) -> Any:
-        """The sum beta X + A X, of a symmetric A."""
+    def apply(
+        self, A: Any, X: Any, *, beta: float = 0.0, alpha: float = 1.0
+    ) -> Any:
+        """The sum beta X + alpha A X, of a symmetric A."""
         if beta == 0.0:
             return ops.matmul(A, X)
-        return backend.add_products(X, [(A, X)], beta=beta, alpha=1.0)
+        return backend.add_products(X, [(A, X)], beta=beta, alpha=alpha)
 
-    def identity(self, X: Any) -> Any:
-        """The identity that A X leaves as X."""
-        side = X.shape[-2]
-        identity = ops.eye(side, dtype=X.dtype)
-        # Of X' rank: JAX may be told not to promote ranks.
-        return ops.reshape(identity, (1,) * (len(X.shape) - 2) + (side, side))
+    def add_identity(self, A: Any, factor: float) -> Any:
+        """The sum A + factor I, of a symmetric A, which may be overwritten."""
+        return backend.add_to_diagonal_(A, factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +79,6 @@ class Blocks:
     """
 
     at: Mapping[Hashable, Tensor]
-
-    def __add__(self, other: "Blocks") -> "Blocks":
-        return Blocks({i: x + other.at[i] for i, x in self.at.items()})
 
     def __rmul__(self, factor: float) -> "Blocks":
         return Blocks({i: factor * x for i, x in self.at.items()})
@@ -143,22 +139,28 @@ class BlockProducts(Products):
 
         return self._lower(block)
 
-    def apply(self, A: Blocks, X: Blocks, *, beta: float = 0.0) -> Blocks:
-        """The sum beta X + A X, of a symmetric A."""
+    def apply(
+        self, A: Blocks, X: Blocks, *, beta: float = 0.0, alpha: float = 1.0
+    ) -> Blocks:
+        """The sum beta X + alpha A X, of a symmetric A."""
 
         def block(i: int) -> Tensor:
             factors = [(A.symmetric(i, k), X.at[k]) for k in self.numbers]
             if beta == 0.0:
                 return sum(ops.matmul(*pair) for pair in factors)
-            return backend.add_products(X.at[i], factors, beta=beta, alpha=1.0)
+            return backend.add_products(
+                X.at[i], factors, beta=beta, alpha=alpha
+            )
 
         return Blocks({i: block(i) for i in self.numbers})
 
-    def identity(self, X: Blocks) -> Blocks:
-        """The identity that A X leaves as X."""
+    def add_identity(self, A: Blocks, factor: float) -> Blocks:
+        """The sum A + factor I, of a symmetric A, which may be overwritten."""
         return self._lower(
             lambda i, j: (
-                super(BlockProducts, self).identity(X.at[i]) if i == j else 0.0
+                backend.add_to_diagonal_(A.at[i, j], factor)
+                if i == j
+                else A.at[i, j]
             )
         )
 
