@@ -76,8 +76,9 @@ paper-defaults: $(VENV)/ready
 # after so many runs.
 ## evidence     the missing runs of docs/evidence.md, then the page: days
 evidence: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.evidence \
+	$(ON_JAX) $(VENV)/bin/python -m experiments \
 	  $(if $(TEXTS),--texts $(TEXTS)) $(if $(LIMIT),--limit $(LIMIT))
+	$(VENV)/bin/python -m experiments.report
 
 # ALL: `--all` also runs what CONTRIBUTING.md lists as left to `make test-all`.
 PYTEST = -m pytest -n 2 --dist worksteal $(ALL)
