@@ -1,6 +1,6 @@
 """Train the runs that docs/evidence.md is missing.
 
-    KERAS_BACKEND=jax python -m experiments --texts FOLDER [QUESTION ...]
+    python -m experiments --texts FOLDER [QUESTION ...]
 
 Results that are there stay as they are, so that the command goes on where it
 stopped; --limit stops it after some runs. Then `python -m experiments.report`
@@ -16,18 +16,34 @@ from experiments.search import wanted
 from experiments.sweeps import QUESTIONS
 
 
-def parse(argv):
+def make_parser(prog, doc, questions):
+    """The command line of what trains missing runs.
+
+    Args:
+        prog: The command.
+        doc: What it does.
+        questions: Names of what it trains.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m experiments",
-        description=__doc__,
+        prog=prog,
+        description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+    def question(text):
+        if text not in questions:
+            raise argparse.ArgumentTypeError(
+                f"must be one of {', '.join(questions)}. Received: {text}"
+            )
+        return text
+
     add = parser.add_argument
     add(
         "questions",
         nargs="*",
+        type=question,
         metavar="QUESTION",
-        help=f"of {', '.join(QUESTIONS)}; by default all",
+        help=f"of {', '.join(questions)}",
     )
     add(
         "--texts",
@@ -51,46 +67,47 @@ def parse(argv):
         help="folder of tokens and compiled steps",
     )
     add("--results", type=pathlib.Path, default=runs.RESULTS)
-    args = parser.parse_args(argv)
-    unknown = set(args.questions) - set(QUESTIONS)
-    if unknown:
-        parser.error(
-            f"questions must be among {', '.join(QUESTIONS)}. Received: "
-            f"{', '.join(sorted(unknown))}"
-        )
-    return args
+    return parser
 
 
-def main(argv=None):
-    args = parse(argv)
-    results = runs.Results(args.results)
-    place = runs.Place(
+def place_of(args):
+    """Where the runs of a command line are trained."""
+    return runs.Place(
         texts=args.texts,
         cache=args.output,
         workers=args.workers,
         together=args.together,
     )
-    train(args.questions or QUESTIONS, results, place, args.limit)
 
 
-def train(questions, results, place, limit=None):
+def train(names, questions, results, place, limit=None):
     """Train what questions miss, until nothing is missing.
 
     Args:
-        questions: Keys of `QUESTIONS`.
+        names: Keys of `questions`.
+        questions: Tables by name.
         results: `run.Results`.
         place: `run.Place`.
         limit: Number of runs after which it stops; None: none.
     """
     left = limit
-    for question in questions:
-        for table in QUESTIONS[question]:
+    for name in names:
+        for table in questions[name]:
             while missing := wanted(table, results)[:left]:
-                runs.train_missing(missing, results, place, question)
+                runs.train_missing(missing, results, place, name)
                 left = None if left is None else left - len(missing)
             if left == 0:
                 print("As many runs as asked for; call again to go on.")
                 return
+
+
+def main(argv=None):
+    args = make_parser("python -m experiments", __doc__, QUESTIONS).parse_args(
+        argv
+    )
+    results = runs.Results(args.results)
+    names = args.questions or QUESTIONS
+    train(names, QUESTIONS, results, place_of(args), args.limit)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ class Group:
         return np.stack(
             [
                 language.chunk_tokens(
-                    self.texts[run.text], run, first, self.stride
+                    self.texts[run.text], run, first, first + self.stride
                 )
                 for run in self.runs
             ],

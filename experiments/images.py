@@ -112,24 +112,10 @@ def make_schedule(learning_rate, steps):
     )
 
 
-def make_optimizer(name, learning_rate, **kwargs):
+def make_optimizer(name, learning_rate):
     """An optimizer by name; the learning rate may be a schedule."""
-    if name == "sgd":
-        return keras.optimizers.SGD(learning_rate, momentum=0.85, nesterov=True)
-    if name == "adamw":
-        return keras.optimizers.AdamW(learning_rate, weight_decay=0.0)
-    if name == "keras_muon":
-        # Keras' Muon takes matrices alone: here that is the head, all other
-        # weights go to its Adam.
-        return keras.optimizers.Muon(
-            learning_rate, weight_decay=0.0, adam_weight_decay=0.0
-        )
-    paper = "lanton_paper" if name == "lanton" else name
-    options = dict(hyperparameters.find(paper, "cnn_cifar100").options)
-    options |= kwargs
-    if name == "lanton":
-        del options["vector_norm"]  # AdamW updates vectors
-    return construct(name, learning_rate, options=options, weight_decay=None)
+    options = hyperparameters.image_options(name)
+    return construct(name, learning_rate, options=options)
 
 
 def make_stopwatch(seconds):

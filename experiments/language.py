@@ -235,6 +235,7 @@ class Learner:
         """
         steps = count_steps(run, self.weights)
         stride = chunk_of(run, steps)
+        whole = run.target is not None  # of its chunks, and beyond the steps
         looks = Looks(self, run, text)
         looks.at(0, state)
         rates = (
@@ -243,11 +244,10 @@ class Learner:
             else constant_rates(run.learning_rate, steps + stride)
         )
         for first in range(0, steps, stride):
-            tokens = chunk_tokens(text, run, first, stride)
-            state, losses = self.chunk(
-                state, tokens, rates[first : first + stride]
-            )
-            looks.at(first + stride, state)
+            stop = first + stride if whole else min(first + stride, steps)
+            tokens = chunk_tokens(text, run, first, stop)
+            state, losses = self.chunk(state, tokens, rates[first:stop])
+            looks.at(stop, state)
             if looks.reached or not np.isfinite(losses).all():
                 break  # nothing follows but more of the same
         return state, looks
@@ -294,22 +294,70 @@ class Looks:
         """As JSON has it; {} if there is nothing."""
         if self.run.every is None:
             return {}
-        found = {"curve": [round(loss, 4) for loss in self.losses]}
-        return {**found, "reports": self.reports} if self.reports else found
+        found = {
+            "looks": self.steps,
+            "curve": [round(loss, 4) for loss in self.losses],
+        }
+        if self.reports:
+            names = dict.fromkeys(x for one in self.reports for x in one)
+            found["noise"] = {
+                name: [one[name] for one in self.reports] for name in names
+            }
+        return found
+
+
+# Kinds of matrices by a part of their path, the first that is there.
+KINDS = {
+    "embedding": "embedding",
+    "query": "qk",
+    "key": "qk",
+    "value": "vo",
+    "attention_output": "vo",
+    "feedforward": "mlp",
+}
+
+
+def kind_of(path):
+    """The kind of a matrix: "qk", "vo", "mlp", "embedding" or "vector"."""
+    if not path.endswith(("kernel", "embeddings")):
+        return "vector"
+    return next((kind for part, kind in KINDS.items() if part in path), "mlp")
 
 
 def report(optimizer, slots):
-    """Noise of each matrix and its rate over the base rate, by path."""
+    """Least, mean and largest noise by kind of matrix, and of the rates.
+
+    Returns:
+        By kind: `[least, mean, largest]` noise, then the mean and the standard
+        deviation of the rate over the base rate. "hidden" is all of "qk", "vo"
+        and "mlp".
+    """
     for variable, value in zip(optimizer.variables, slots, strict=True):
         variable.assign(value)
-    found = optimizer.noise_report(optimizer.noise_snapshot())
-    return {
-        path: {
-            name: [float(f"{x:.4g}") for x in values[name]]
-            for name in ("noise", "ratio")
-        }
-        for path, values in found.items()
-    }
+    found = {}
+    report = optimizer.noise_report(optimizer.noise_snapshot())
+    for path, values in report.items():
+        kind = kind_of(path)
+        hidden = ("hidden",) if kind in ("qk", "vo", "mlp") else ()
+        for name in (kind, *hidden):
+            found.setdefault(name, []).append(values)
+    return {kind: summary(some) for kind, some in found.items()}
+
+
+def summary(reports):
+    """Figures of some matrices; see `report`."""
+    noise, ratio = (
+        np.concatenate([one[name] for one in reports])
+        for name in ("noise", "ratio")
+    )
+    figures = (
+        noise.min(),
+        noise.mean(),
+        noise.max(),
+        ratio.mean(),
+        ratio.std(),
+    )
+    return [float(f"{x:.4g}") for x in figures]
 
 
 def with_rate(optimizer, slots, rate):
@@ -326,14 +374,12 @@ def blocks(tokens, rows):
     return tokens[starts + np.arange(CONTEXT + 1)]
 
 
-def chunk_tokens(text, run, first, stride):
-    """Blocks of some steps, `(stride, batch, CONTEXT + 1)`."""
+def chunk_tokens(text, run, first, stop):
+    """Blocks of some steps, `(steps, batch, CONTEXT + 1)`."""
     count = batches.count_blocks(text.training, CONTEXT)
-    rows = batches.training_rows(
-        first, first + stride, count, run.batch_size, run.seed
-    )
+    rows = batches.training_rows(first, stop, count, run.batch_size, run.seed)
     found = blocks(text.training, rows)
-    return found.reshape(stride, run.batch_size, -1)
+    return found.reshape(stop - first, run.batch_size, -1)
 
 
 def values(variables):

@@ -327,7 +327,7 @@ def body(parts, results):
 
 def compute(results):
     """Sentences on what all runs took, and where."""
-    lines = [line for line in results.lines if line.get("machine")]
+    lines = [line for line in results.lines if line["seconds"] is not None]
     speeds = [line["machine"]["sum_of_squares_ms"] for line in lines]
     versions = {
         f"{name} {version}"
@@ -372,8 +372,8 @@ def starts(results):
         f"**Starts.** {len(doubtful)} of the {len(measured)} runs that measure "
         "noise may have started with the momentum and the noise that the run "
         "before them had left. Runs of `noise=None`, of other optimizers and "
-        "of the CNN have nothing left to start with. Of the runs that measure "
-        "noise in a section:\n\n"
+        "of the CNN have nothing left to start with. Doubtful ones among the "
+        "runs that measure noise, by section:\n\n"
         + markdown(["section", "doubtful starts"], rows)
     )
 

@@ -258,7 +258,7 @@ class Grid:
     Args:
         caption: What all rows share.
         rows: Pairs of a label and a run, one for each value.
-        by: "learning_rate", or an argument of the optimizer.
+        by: A field of `Run`, or an argument of the optimizer.
         of: What the rows are, at the head of their column.
         seeds: A loss is the mean over them.
     """
@@ -271,7 +271,8 @@ class Grid:
 
     def value(self, run):
         """The run's value of the argument."""
-        return dict(run.options).get(self.by, run.learning_rate)
+        options = dict(run.options)
+        return options[self.by] if self.by in options else getattr(run, self.by)
 
     def runs(self, results):
         """All runs of the grid."""

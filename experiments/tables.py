@@ -273,24 +273,31 @@ def comparison(tables, results, head="setting"):
 
 
 def grid_table(grid, results):
-    """A grid as Markdown, with the best rate and the window of good ones."""
+    """A grid as Markdown; of rates with the best one and the window."""
     frame = by_value(grid, results)
     rates = grid.by == "learning_rate"
-    rows = []
+    rows, found = [], []
     for label, losses in frame.iterrows():
         cells = ["" if np.isnan(x) else f"{x:.4f}" for x in losses]
-        known = losses.dropna()
-        best = best_rate(known) if len(known) > 2 else None
-        row = [label, *cells, "" if best is None else f"{best:.2g}"]
-        if rates and len(known) > 2:
-            width, inside = window(known)
-            row.append(f"{'' if inside else 'at least '}{width:.1f}")
-        elif rates:
-            row.append("")
-        rows.append(row)
+        rows.append([label, *cells])
+        found.append(_best_and_window(losses.dropna(), rates))
     head = [grid.of, *(f"{value:g}" for value in frame.columns)]
-    head += ["best rate", "window"] if rates else ["best"]
+    if any(map(any, found)):
+        head += ["best rate", "window"] if rates else ["best"]
+        rows = [[*row, *more] for row, more in zip(rows, found, strict=True)]
     return f"{grid.caption}.\n\n{markdown(head, rows)}"
+
+
+def _best_and_window(losses, rates):
+    """Cells of a row of a grid, from its losses by value."""
+    if len(losses) < 3:
+        return ["", ""] if rates else [""]
+    best = best_rate(losses)
+    cells = ["" if best is None else f"{best:.2g}"]
+    if rates:
+        width, inside = window(losses)
+        cells.append(f"{'' if inside else 'at least '}{width:.1f}")
+    return cells
 
 
 def one_rate_table(grid, results):

@@ -60,10 +60,12 @@ def test_a_run_after_another_is_the_same_run(train):
     )
     assert again["loss"] == first["loss"] != other["loss"]
     assert again["curve"] == first["curve"]
-    assert again["reports"] == first["reports"]
-    assert len(first["curve"]) == len(first["reports"]) == 2
-    for report in first["reports"][1].values():
-        assert all(noise >= 0 for noise in report["noise"])
+    assert again["noise"] == first["noise"]
+    assert first["looks"] == [10, 20]
+    least, mean, largest, ratio, _ = first["noise"]["hidden"][1]
+    assert 0 < least < mean < largest
+    assert 0 < ratio < 2
+    assert set(first["noise"]) == {"hidden", "qk", "vo", "mlp", "embedding"}
     assert {"sum_of_squares_ms", "versions"} <= set(first["machine"])
 
 
