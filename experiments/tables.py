@@ -1,6 +1,7 @@
 """Statistics of results, as frames and as tables in Markdown."""
 
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -101,20 +102,48 @@ def token_ratio(loss, curve):
 # -- Frames ------------------------------------------------------------------
 
 
-def as_frame(results):
-    """All results: a row for each run, a column for each field and argument.
+def as_frame(results, question=None):
+    """A row for each run, a column for each field and argument.
 
     Args:
         results: `run.Results`.
+        question: As lines name it; None for all runs.
+
+    Raises:
+        ValueError: If no run answers the question.
     """
     rows = []
     for line in results.lines:
-        record = dict(line["record"])
-        options = record.pop("options")
-        rest = {k: v for k, v in line.items() if k != "record"}
-        rest["questions"] = ", ".join(line.get("questions", ()))
-        rows.append({**record, **options, **rest})
+        if question is None or question in line["questions"]:
+            record = dict(line["record"])
+            options = {k: _plain(v) for k, v in record.pop("options").items()}
+            rest = {k: _plain(v) for k, v in line.items() if k != "record"}
+            rows.append({**record, **options, **rest})
+    if not rows:
+        raise ValueError(
+            "`question` must be one that lines of the results name. Received: "
+            f"question={question!r}"
+        )
     return pd.DataFrame(rows)
+
+
+def _plain(value):
+    """A value that pandas can group by."""
+    return str(value) if isinstance(value, list | dict) else value
+
+
+def differing(results, question):
+    """Fields and arguments that differ between the runs of a question.
+
+    The seed is left out; arguments as `as_frame`.
+    """
+    flat = []
+    for line in results.lines:
+        if question in line["questions"]:
+            record = {k: v for k, v in line["record"].items() if k != "seed"}
+            flat.append({**record.pop("options"), **record})
+    names = dict.fromkeys(name for one in flat for name in one)
+    return [n for n in names if len({str(one.get(n)) for one in flat}) > 1]
 
 
 def grouped(frame, by, columns=(), where=""):
@@ -216,6 +245,21 @@ def by_value(grid, results):
 
 
 # -- Markdown ----------------------------------------------------------------
+
+PLACE = re.compile(r"\{\{ (\w+) \}\}")
+
+
+def filled(template, bodies, results):
+    """The text of a page.
+
+    Args:
+        template: Path of its text, with `{{ name }}` in places.
+        bodies: By name: functions of results that give Markdown.
+        results: `run.Results`.
+    """
+    text = template.read_text()
+    text = PLACE.sub(lambda place: bodies[place[1]](results), text)
+    return re.sub(r"\n{3,}", "\n\n", text)
 
 
 def markdown(head, rows):

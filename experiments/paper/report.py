@@ -21,36 +21,13 @@ from experiments.run import Results
 from experiments.styles import STYLES
 from experiments.tables import by_value
 from experiments.tables import comparison
+from experiments.tables import filled
 from experiments.tables import grid_table
 from experiments.tables import markdown
 from experiments.tables import with_interval
 
 THEORY = ROOT / "benchmarks" / "results" / "theory.json"
-HEAD = """# The paper's experiments
-
-Hao et al., *Noise-Adaptive Layerwise Learning Rates*, arXiv 2510.14009, on a
-small scale. This page is made by
-
-```sh
-make paper   # python -m experiments.paper, then experiments.paper.report
-```
-
-"Lanton" has the paper's kind of noise here, that between matrices:
-`noise=NoiseAdaptiveRate(alpha_unit="group_noise", within_matrices=False)`. It
-has `beta_1=0.9`, `step_scale="rms_matched"`, `embedding_scale=200` and
-`bias_correction=False`, too. "Lanton, paper's settings" is `Lanton.paper()`.
-[Evidence](evidence.md) has the defaults, and longer runs; [Speed](speed.md) has
-the time of a step.
-
-Language models: four layers of width 64 (0.2 million weights), 512 tokens of
-vocabulary, 250 steps of 16 x 64 tokens of the Python standard library's source
-text. CNN: a narrow airbench94 on scikit-learn's digits, 6 epochs. Each
-optimizer's learning rate is the best of four, factors of 2 apart, by the first
-seed. Numbers are means with 95 % intervals of Student's t over three seeds,
-which share initial weights and batches between optimizers. This is little
-training of little models: it shows what is so at this size, not at the
-paper's.
-"""
+TEMPLATE = ROOT / "experiments" / "pages" / "paper.txt"
 # Largest, smallest and mean noise at step 5000 of the 1.1B Llama.
 PRINTED_NOISE = {
     "qk": (0.026, 0.003, 0.014),
@@ -60,20 +37,8 @@ PRINTED_NOISE = {
 COLOURS = [STYLES[name][1] for name in ("lanton", "d_muon", "keras_muon")]
 
 
-def losses(results, pictures):
-    """Final losses of all optimizers."""
-    return (
-        f"{comparison(sweeps.LOSSES, results, 'model')}\n\n"
-        "The paper: in its figures LANTON is lowest on both, ahead of D-Muon, "
-        "of LAMB and BW-AdamW on C4, and of AdaMuon on OpenWebText-100k. "
-        "Sample efficiency: D-Muon needs 1.5 times LANTON's tokens on C4; "
-        "[Evidence](evidence.md#which-optimizer-ends-lowest) has tokens for "
-        "equal loss."
-    )
-
-
-def base_rate(results, pictures):
-    """Losses by rate, and the window of good ones."""
+def draw_rates(results, path):
+    """Draw losses by rate."""
     frame = by_value(sweeps.BASE_RATE, results)
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -82,24 +47,7 @@ def base_rate(results, pictures):
     axes.set_xlabel("base learning rate")
     axes.set_ylabel("validation loss (nats per token)")
     axes.legend()
-    save(figure, [axes], pictures / "base_rate.png")
-    return (
-        "The window is how many times its lowest rate the highest is that "
-        "stays within 1 % of the lowest loss.\n\n"
-        f"{grid_table(sweeps.BASE_RATE, results)}\n\n"
-        "![Validation loss by base learning rate](paper/base_rate.png)\n\n"
-        "The paper: LANTON's loss hardly moves for rates of 1e-3, 3e-3 and "
-        "5e-3 on C4."
-    )
-
-
-def batch_size(results, pictures):
-    """Losses by batch size."""
-    return (
-        "Each at its best rate for 16 blocks, at equal tokens.\n\n"
-        f"{grid_table(sweeps.BATCH_SIZE, results)}\n\n"
-        "The paper: about 4.0 for LANTON at 8 to 64, lowest at 16."
-    )
+    save(figure, [axes], path)
 
 
 def measured(results):
@@ -113,78 +61,61 @@ def measured(results):
     return found
 
 
-def effective_rates(results, pictures):
+def effective_rates(results):
     """Rates of the layers over the base rate, at the start and at the end."""
     rows = []
     for label, line in measured(results).items():
         for kind in ("hidden", "embedding", "vector"):
-            looks = line["noise"].get(kind)
-            if looks:
-                ends = [
-                    f"{looks[i][3]:.2f} ± {looks[i][4]:.2f}" for i in (0, -1)
-                ]
+            looks = line["noise"].get(kind, ())
+            ends = [
+                f"{x[3]:.2f} ± {x[4]:.2f}" for x in (*looks[:1], *looks[-1:])
+            ]
+            if ends:
                 rows.append([label, kind, *ends])
-    table = markdown(["settings", "group", "at the start", "at the end"], rows)
-    return (
-        "Llama, the first seed; mean and standard deviation over layers, after "
-        f"a twentieth of the run and at its end.\n\n{table}\n\n"
-        "The paper: hidden layers 0.56 ± 0.14 at the start, 0.32 ± 0.16 at the "
-        "end; embedding and head 0.70 ± 0.30, then 0.68 ± 0.32. Its alpha, "
-        "which it does not print, decides how far below 1 they are."
-    )
+    return markdown(["settings", "group", "at the start", "at the end"], rows)
 
 
-def noise(results, pictures):
+def noise(results):
     """Noise of the layers of each kind, in the middle of the run."""
+    line = measured(results)[sweeps.PAPERS]
+    middle = len(line["looks"]) // 2
+    rows = []
+    for kind, printed in PRINTED_NOISE.items():
+        least, mean, largest = line["noise"][kind][middle][:3]
+        rows.append(
+            [
+                kind.upper(),
+                *(f"{x:.3g}" for x in (largest, least, mean)),
+                f"{largest / least:.1f}",
+                *(f"{x:g}" for x in printed),
+                f"{printed[0] / printed[1]:.1f}",
+            ]
+        )
+    columns = ("max", "min", "mean", "max/min")
+    head = ["block", *columns, *(f"paper: {name}" for name in columns)]
+    return markdown(head, rows)
+
+
+def draw_noise(results, path):
+    """Draw the noise of the layers over training."""
     line = measured(results)[sweeps.PAPERS]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.subplots()
-    rows, middle = [], len(line["looks"]) // 2
-    for colour, (kind, printed) in zip(
-        COLOURS, PRINTED_NOISE.items(), strict=True
-    ):
+    for colour, kind in zip(COLOURS, PRINTED_NOISE, strict=True):
         looks = np.array(line["noise"][kind], float)
         least, mean, largest = looks[:, :3].T
         style = {"color": colour}
         axes.plot(line["looks"], mean, "o-", label=kind.upper(), **style)
         axes.fill_between(line["looks"], least, largest, alpha=0.2, **style)
-        ours = (largest[middle], least[middle], mean[middle])
-        rows.append(
-            [
-                kind.upper(),
-                *(f"{x:.3g}" for x in ours),
-                f"{ours[0] / ours[1]:.1f}",
-                *(f"{x:g}" for x in printed),
-                f"{printed[0] / printed[1]:.1f}",
-            ]
-        )
     axes.set_xlabel("step")
     axes.set_ylabel("noise sqrt(H) (units of the dual norm)")
     axes.set_yscale("log")
     axes.set_title("line: mean, band: least and largest layer")
     axes.legend()
-    save(figure, [axes], pictures / "noise.png")
-    columns = ("max", "min", "mean", "max/min")
-    head = ["block", *columns, *(f"paper: {name}" for name in columns)]
-    return (
-        "Llama, the paper's settings, the first seed, in the middle of the "
-        f"run.\n\n{markdown(head, rows)}\n\n"
-        "![Noise of the layers over training](paper/noise.png)\n\n"
-        "The paper's units are those of a randomized SVD of rank unsaid."
-    )
+    save(figure, [axes], path)
 
 
-def references(results, pictures):
-    """Option I against Option II."""
-    table = comparison([sweeps.REFERENCES], results)
-    return (
-        f"At Option I's best rate.\n\n{table}\n\n"
-        "The paper compares the two under a fixed budget in a figure, and runs "
-        "Option I."
-    )
-
-
-def cnn(results, pictures):
+def cnn(results):
     """Accuracies of the CNN."""
     rows = []
     for label, run in sweeps.CNN.decide(results)[0]:
@@ -193,31 +124,10 @@ def cnn(results, pictures):
             for seed in sweeps.SEEDS
             if (loss := results.loss(run.replace(seed=seed))) is not None
         ]
-        rate = f"{run.learning_rate:g}"
-        rows.append((np.mean(accuracies), label, rate, accuracies))
-    cells = [
-        [label, rate, with_interval(accuracies, 2)]
-        for _, label, rate, accuracies in sorted(rows, reverse=True)
-    ]
-    return (
-        f"{markdown(['optimizer', 'best rate', 'test accuracy, %'], cells)}\n\n"
-        "The rates are tuned on the first seed's test images, of which there "
-        "are 360: one is 0.28 %. The head, a matrix, moves with the "
-        "convolutions.\n\nThe paper: LANTON's accuracy on CIFAR-100 is "
-        "highest, near its best after some 70 epochs (figures)."
-    )
-
-
-def theory(results, pictures):
-    """The theorem on a quadratic."""
-    result = json.loads(THEORY.read_text())
-    return (
-        f"```\n{theory_table(result)}\n```\n\n"
-        "The last statement does not reproduce on this problem: at the same "
-        "setting the adapted rates by themselves lose. The head of "
-        "`experiments/paper/theory.py` says what is tested, and what of it was "
-        "derived here because the paper's proofs were not at hand."
-    )
+        cells = [label, f"{run.learning_rate:g}", with_interval(accuracies, 2)]
+        rows.append((np.mean(accuracies), cells))
+    head = ["optimizer", "best rate", "test accuracy, %"]
+    return markdown(head, [cells for _, cells in sorted(rows, reverse=True)])
 
 
 def theory_table(result):
@@ -250,35 +160,22 @@ def theory_table(result):
     return "\n".join(lines)
 
 
-def defaults(results, pictures):
-    """What single settings do."""
-    grids = "\n\n".join(grid_table(one, results) for one in sweeps.DEFAULTS)
-    return (
-        "One change to the settings of Lanton here at a time, and other "
-        "optimizers, on prose of the English Wikipedia. They were chosen on "
-        f"this text. Losses by rate.\n\n{grids}"
-    )
+def defaults(results):
+    """Grids of what single settings do, by what the results have."""
+    return "\n\n".join(grid_table(one, results) for one in sweeps.DEFAULTS)
 
 
-SECTIONS = {
-    "Validation loss": losses,
-    "Robustness to the base learning rate": base_rate,
-    "Robustness to the batch size": batch_size,
-    "Effective learning rates": effective_rates,
-    "Noise heterogeneity": noise,
-    "Option I against Option II": references,
-    "The CNN": cnn,
-    "Theory": theory,
-    "What the defaults were made of": defaults,
+BODIES = {
+    "losses": lambda results: comparison(sweeps.LOSSES, results, "model"),
+    "base_rate": lambda results: grid_table(sweeps.BASE_RATE, results),
+    "batch_size": lambda results: grid_table(sweeps.BATCH_SIZE, results),
+    "effective_rates": effective_rates,
+    "noise": noise,
+    "references": lambda results: comparison([sweeps.REFERENCES], results),
+    "cnn": cnn,
+    "theory": lambda _: theory_table(json.loads(THEORY.read_text())),
+    "defaults": defaults,
 }
-
-
-def page(results, pictures):
-    """The page's text; pictures are written on the way."""
-    parts = [HEAD]
-    for title, write in SECTIONS.items():
-        parts += [f"## {title}", write(results, pictures)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
 def main(argv=None):
@@ -295,7 +192,9 @@ def main(argv=None):
         )
     pictures = args.docs / "paper"
     pictures.mkdir(parents=True, exist_ok=True)
-    (args.docs / "paper.md").write_text(page(results, pictures))
+    draw_rates(results, pictures / "base_rate.png")
+    draw_noise(results, pictures / "noise.png")
+    (args.docs / "paper.md").write_text(filled(TEMPLATE, BODIES, results))
     print(args.docs / "paper.md")
 
 

@@ -14,7 +14,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from experiments import figures  # noqa: E402
-from experiments import history  # noqa: E402
 from experiments import report  # noqa: E402
 from experiments import run as runs  # noqa: E402
 from experiments import search  # noqa: E402
@@ -139,7 +138,7 @@ def test_any_table_is_one_command(tmp_path, capsys):
     for rate in (0.01, 0.02):
         for seed in (1, 2):
             run = search.run_for("lanton", rate, seed=seed)
-            results.add(run, {"loss": 3 + rate + seed})
+            results.add(run, {"loss": 3 + rate + seed, "questions": []})
     given = ["--results", str(path), "--group-by", "learning_rate"]
     report.main([*given, "--where", "weight_decay == 0.1"])
     assert "0.01              2  4.51" in capsys.readouterr().out
@@ -171,22 +170,22 @@ def test_the_committed_page_is_of_the_committed_results():
     assert page == report.page(runs.Results())
 
 
-def test_titles_are_the_anchors_that_the_page_links_to():
-    titles = [title for title, _, _ in report.SECTIONS]
-    anchors = {
-        "".join(c for c in t.lower() if c.isalnum() or c in " -_").replace(
-            " ", "-"
-        )
-        for t in titles
-    }
-    assert history.ANCHOR in anchors
-    assert "how-was-each-tuned" in anchors
+def test_every_place_of_the_template_is_filled():
+    text = report.TEMPLATE.read_text()
+    places = tables.PLACE.findall(text)
+    assert set(places) <= set(report.BODIES) | set(report.TABLES)
+    assert "{{" not in report.page(runs.Results())
 
 
-@pytest.mark.parametrize("curve", [history.knee])
-def test_the_knee_is_where_twice_the_fewest_steps_are_taken(curve):
-    steps = {b: 70 * (1 + 300 / b) for b in (4, 16, 64, 256)}
-    assert curve(steps) == pytest.approx(300, rel=0.01)
+def test_runs_of_a_question_are_grouped_by_what_differs(capsys):
+    question = "do-int8-momentum-and-bfloat16-weights-cost-loss"
+    report.main(["--question", question])
+    printed = capsys.readouterr().out
+    assert "stochastic bfloat16" in printed
+    names = tables.differing(runs.Results(), question)
+    assert set(names) == {"rounding", "dtype", "momentum_dtype"}
+    with pytest.raises(ValueError, match="Received: question='none'"):
+        tables.as_frame(runs.Results(), "none")
 
 
 def test_pictures_need_results(tmp_path):
