@@ -15,22 +15,21 @@ from experiments import language
 from experiments import texts
 
 
-def train(learner, runs, cache, turn):
+def train(runs, cache, turn):
     """Results as `language.train` has them, in the order of the runs.
 
     A run that ends before the others goes on at a rate of 0; its result is
     taken at its end. The seconds of a run are its share of the time on the
-    device. Fields that ask for looks on the way are refused.
+    device.
 
     Args:
-        learner: A `Learner` of runs like these.
-        runs: Alike.
+        runs: Alike: they differ in rate, seed, text or length.
         cache: Folder with the tokens.
         turn: A lock that is held while the steps run. Processes that share a
             GPU at the same time make each other wait.
 
     Raises:
-        ValueError: For a run with a target, or with looks.
+        ValueError: For a run with a target, or with looks on its way.
     """
     for run in runs:
         if run.target is not None or run.every is not None:
@@ -38,6 +37,7 @@ def train(learner, runs, cache, turn):
                 "runs side by side must have neither `target` nor `every`. "
                 f"Received: {run}"
             )
+    learner = language.learner_of(runs[0].alike())
     group = Group(learner, runs, cache)
     state = group.start()
     group.compile(state)
@@ -58,7 +58,13 @@ def train(learner, runs, cache, turn):
 
 
 class Group:
-    """Runs that train together; arguments as `train`."""
+    """Runs that train together.
+
+    Args:
+        learner: A `language.Learner` of runs like these.
+        runs: As `train`.
+        cache: As `train`.
+    """
 
     def __init__(self, learner, runs, cache):
         self.learner, self.runs = learner, runs

@@ -18,8 +18,6 @@ from experiments.image_data import Images
 from experiments.image_data import load_digits
 from experiments.image_data import normalize
 from experiments.image_data import training_batches
-from experiments.images import LABEL_SMOOTHING
-from experiments.images import make_schedule
 from experiments.optimizers import construct
 
 HELD_OUT = 10_000  # images
@@ -83,15 +81,10 @@ def train(run, cache):
     model = airbench.make_model(images, run.widths)
     per_epoch = len(images.x_train) // run.batch_size
     steps = per_epoch * run.epochs
-    schedule = make_schedule(run.learning_rate, steps)
-    model.compile(
-        construct(run.optimizer, schedule, options=run.options),
-        loss=keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=LABEL_SMOOTHING
-        ),
-        metrics=["accuracy"],
-        jit_compile=False,  # XLA's convolutions are slow on a CPU
-    )
+    schedule = airbench.linear_decay(run.learning_rate, steps)
+    optimizer = construct(run.optimizer, schedule, options=run.options)
+    # XLA's convolutions are slow on a CPU.
+    airbench.compile_model(model, optimizer, jit_compile=False)
     preset = Batches(run.batch_size, flip=run.images != "digits")
     history = model.fit(
         training_batches(images, preset, run.epochs, run.seed),

@@ -33,12 +33,14 @@ import time
 import keras
 
 from experiments import hyperparameters
+from experiments.airbench import compile_model
+from experiments.airbench import linear_decay
 from experiments.airbench import make_model
+from experiments.arguments import positive
 from experiments.image_data import load_cifar100
 from experiments.image_data import load_digits
 from experiments.image_data import training_batches
 from experiments.optimizers import construct
-from experiments.pretraining import positive
 from experiments.training import draw_monitors
 from experiments.training import make_monitors
 
@@ -55,8 +57,6 @@ OPTIMIZERS = (
     "scion",
     "mars",
 )
-
-LABEL_SMOOTHING = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,13 +105,6 @@ PRESETS = {
 }
 
 
-def make_schedule(learning_rate, steps):
-    """The learning rate falls linearly to 0 over `steps`."""
-    return keras.optimizers.schedules.PolynomialDecay(
-        learning_rate, decay_steps=steps, end_learning_rate=0.0
-    )
-
-
 def make_optimizer(name, learning_rate):
     """An optimizer by name; the learning rate may be a schedule."""
     options = hyperparameters.image_options(name)
@@ -142,16 +135,11 @@ def train(name, learning_rate, images, args):
     preset = args.preset
     model = make_model(images, preset.widths)
     steps_per_epoch = len(images.x_train) // preset.batch_size
-    model.compile(
-        optimizer=make_optimizer(
-            name, make_schedule(learning_rate, args.epochs * steps_per_epoch)
-        ),
-        loss=keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=LABEL_SMOOTHING
-        ),
-        metrics=["accuracy"],
-        # torch.compile would take longer than the digits' training.
-        jit_compile=False if keras.backend.backend() == "torch" else "auto",
+    schedule = linear_decay(learning_rate, args.epochs * steps_per_epoch)
+    # torch.compile would take longer than the digits' training.
+    eager = keras.backend.backend() == "torch"
+    compile_model(
+        model, make_optimizer(name, schedule), False if eager else "auto"
     )
     print(f"{name}, learning rate {learning_rate:g}")
     seconds = []

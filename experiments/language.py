@@ -423,16 +423,3 @@ def train_weights(run, cache):
         result["loss"] = looks.steps_to_target()
     seconds = round(time.perf_counter() - started, 1)
     return state[0], {**result, **looks.measured(), "seconds": seconds}
-
-
-def train_together(runs, cache, turn):
-    """Results of runs that are alike, side by side; see `beside.train`.
-
-    Args:
-        runs: They differ in rate, seed, text or length.
-        cache: Folder with the tokens.
-        turn: A lock that is held while the steps run.
-    """
-    from experiments import beside
-
-    return beside.train(learner_of(runs[0].alike()), runs, cache, turn)

@@ -9,11 +9,7 @@ from experiments import hyperparameters
 from experiments.baselines import BlockwiseAdamW
 from experiments.baselines import Lamb
 from experiments.baselines import Mars
-from experiments.styles import STYLES
 from keras_lanton import baselines
-
-# All that trains language models; SGD does not.
-OPTIMIZERS = tuple(name for name in STYLES if name != "sgd")
 
 LANTONS = ("lanton", "lanton_paper")  # which measure noise
 

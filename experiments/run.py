@@ -23,8 +23,7 @@ import typing
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "runs.jsonl"
 # By kind of run: Keras' backend, and the module whose `train(run, cache)`
-# gives its result. `train_together(runs, cache, turn)` is there for kinds
-# of `SIDE_BY_SIDE`.
+# gives its result.
 RUNNERS = {
     "language": ("jax", "experiments.language"),
     "fine_tuning": ("jax", "experiments.fine_tuning"),
@@ -32,7 +31,9 @@ RUNNERS = {
     "advice": ("jax", "experiments.advisers"),
     "images": ("tensorflow", "experiments.image_runs"),
 }
-SIDE_BY_SIDE = ("language",)
+# Likewise, of runs that are alike: the module whose `train(runs, cache, turn)`
+# gives their results.
+SIDE_BY_SIDE = {"language": "experiments.beside"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -251,11 +252,13 @@ def set_up(cache: pathlib.Path, pin: bool, turn: typing.Any) -> None:
 
 def train_group(runs: list[Run]) -> list[tuple[Run, dict]]:
     """Train runs that are alike; pairs of a run and its result."""
-    module = importlib.import_module(RUNNERS[runs[0].kind][1])
-    if SHARED["turn"] is None:
-        results = [module.train(run, SHARED["cache"]) for run in runs]
+    kind, cache, turn = runs[0].kind, SHARED["cache"], SHARED["turn"]
+    if turn is None:
+        module = importlib.import_module(RUNNERS[kind][1])
+        results = [module.train(run, cache) for run in runs]
     else:
-        results = module.train_together(runs, SHARED["cache"], SHARED["turn"])
+        module = importlib.import_module(SIDE_BY_SIDE[kind])
+        results = module.train(runs, cache, turn)
     about = {
         "machine": machine(),
         "date": datetime.date.today().isoformat(),

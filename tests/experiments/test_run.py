@@ -134,14 +134,11 @@ def test_the_parent_process_loads_no_keras():
 
 
 def test_every_kind_has_a_module():
-    for _, module in runs.RUNNERS.values():
-        path = ROOT / (module.replace(".", "/") + ".py")
-        text = path.read_text()
-        assert "\ndef train(run, cache):" in text
-    assert (
-        "\ndef train_together("
-        in (ROOT / "experiments" / "language.py").read_text()
-    )
+    modules = {module: "run, cache" for _, module in runs.RUNNERS.values()}
+    modules |= dict.fromkeys(runs.SIDE_BY_SIDE.values(), "runs, cache, turn")
+    for module, arguments in modules.items():
+        text = (ROOT / (module.replace(".", "/") + ".py")).read_text()
+        assert f"\ndef train({arguments}):" in text
 
 
 def test_processes_train_what_is_missing(monkeypatch, tmp_path):

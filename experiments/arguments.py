@@ -1,0 +1,25 @@
+"""Types of arguments on command lines."""
+
+import argparse
+import pathlib
+
+
+def positive(kind):
+    """A number above 0, of a kind: int or float."""
+
+    def convert(text):
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    convert.__name__ = kind.__name__  # argparse prints it
+    return convert
+
+
+def existing_file(text):
+    """The path of a file that there is."""
+    path = pathlib.Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
