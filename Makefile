@@ -63,7 +63,7 @@ paper: $(VENV)/ready
 
 ## pictures     the pictures of docs/how_it_works.md, a minute
 pictures: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.pictures
+	$(ON_JAX) $(VENV)/bin/python tools/make_pictures.py
 
 # TEXTS: as below, a folder with wiki.txt.
 ## paper-defaults  what single settings of Lanton do: make ... TEXTS=folder

@@ -1,6 +1,6 @@
 """The pictures of docs/how_it_works.md, from one short training run.
 
-    KERAS_BACKEND=jax python -m experiments.pictures
+    KERAS_BACKEND=jax python tools/make_pictures.py
 
 trains a small GPT-2 with Lanton on the bytes of Python's standard library, a
 minute on one core, and writes PNG files to docs/how_it_works. `--steps` makes
@@ -10,22 +10,25 @@ the run shorter, `--output` writes elsewhere.
 import argparse
 import io
 import pathlib
+import sys
 import types
 
 import keras
 import numpy as np
 
-from experiments.corpora import stdlib_documents
-from experiments.models import make_gpt2
-from keras_lanton import Lanton
-from keras_lanton import NewtonSchulz
-from keras_lanton.callbacks import NoiseMonitor
-from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from experiments.corpora import stdlib_documents  # noqa: E402
+from experiments.models import make_gpt2  # noqa: E402
+from keras_lanton import Lanton  # noqa: E402
+from keras_lanton import NewtonSchulz  # noqa: E402
+from keras_lanton.callbacks import NoiseMonitor  # noqa: E402
 
 SEED = 0
 BATCH_SIZE = 16  # blocks of CONTEXT bytes
 CONTEXT = 64
 BYTES = 256
+NOISE_BATCHES = 32
 MODEL = types.SimpleNamespace(
     layers=4,
     heads=2,
@@ -71,6 +74,7 @@ class StateRecorder(keras.callbacks.Callback):
         self.measurements = []
 
     def on_train_batch_end(self, batch, logs=None):
+        """Record after a step."""
         if hasattr(self.model, "jax_state_sync"):
             self.model.jax_state_sync()
         counts = state(self.model.optimizer)["measurements"]
@@ -129,7 +133,7 @@ def train(steps):
         "noise": monitor.noise[-tail:].mean(0),
         "measured": recorder.measured,
         "momentum": momentum_of(model, "feedforward_intermediate"),
-        "rows": row_noise(model.optimizer, BYTES),
+        "rows": row_noise(model, batches(data, NOISE_BATCHES)),
         "shares": np.bincount(data, minlength=BYTES) / len(data),
     }
 
@@ -143,16 +147,38 @@ def momentum_of(model, name):
     return keras.ops.convert_to_numpy(kept[i])
 
 
-def row_noise(optimizer, count):
-    """The noise of the rows of the table with so many, over its mean."""
-    lines = state(optimizer)["line_noise"]
-    for work in optimizer._work.stacks:
-        stack, places = work.stack, work.lines
-        if stack.role == "embedding" and count in (stack.rows, stack.columns):
-            axis = places.rows if stack.rows == count else places.columns
-            noise = lines[axis[0]]
-            return noise / np.sqrt(np.mean(noise**2))
-    raise ValueError(f"No table has {count} rows.")
+def row_noise(model, some):
+    """The noise of the token table's rows, over the mean of all.
+
+    Gradients are told by steps of SGD, each from the same weights.
+
+    Args:
+        model: Trained; compiled anew.
+        some: Batches `(x, y)`.
+    """
+    start, gradients = model.get_weights(), []
+    (at,) = (
+        i
+        for i, variable in enumerate(model.weights)
+        if "token_embedding" in variable.path
+    )
+    model.compile("sgd", loss=model.loss)
+    for x, y in some:
+        model.train_on_batch(x, y)
+        gradients.append(start[at] - model.get_weights()[at])
+        model.set_weights(start)
+    differences = np.diff(gradients, axis=0)
+    noise = np.sqrt(np.mean(differences**2, axis=(0, 2)))
+    return noise / np.sqrt(np.mean(noise**2))
+
+
+def polar(M):
+    """U V^T of a matrix, by the default's steps of Newton-Schulz."""
+    X = M / np.linalg.norm(M)
+    for a, b, c in NewtonSchulz().rows:
+        A = X @ X.T
+        X = a * X + (b * A + c * A @ A) @ X
+    return X
 
 
 # -- The pictures ------------------------------------------------------------
@@ -175,6 +201,7 @@ def draw_lmo(figure):
 
 
 def draw_ball(axes, down, title, ball, step, unit):
+    """A unit ball, a gradient, and the step of the LMO."""
     across = np.array([-down[1], down[0]]) / np.linalg.norm(down)
     for level in (-1.0, -0.5, 0.0, 0.5):  # of the linearized loss
         line = level * step[:, None] + 3 * across[:, None] * [-1, 1]
@@ -204,6 +231,7 @@ def draw_ball(axes, down, title, ball, step, unit):
 
 
 def draw_arrow(axes, end, color, *, width):
+    """An arrow from the origin."""
     style = {"arrowstyle": "-|>", "color": color, "lw": width}
     style |= {"shrinkA": 0, "shrinkB": 0}
     axes.annotate("", end, (0, 0), arrowprops=style, zorder=5)
@@ -211,11 +239,8 @@ def draw_arrow(axes, end, color, *, width):
 
 def draw_singular_values(figure, momentum):
     """Singular values of a momentum before and after Newton-Schulz."""
-    rows = NewtonSchulz().rows
-    polar = newton_schulz(keras.ops.convert_to_tensor(momentum), rows)
-    polar = keras.ops.convert_to_numpy(polar)
     before, after = (
-        np.linalg.svd(x, compute_uv=False) for x in (momentum, polar)
+        np.linalg.svd(x, compute_uv=False) for x in (momentum, polar(momentum))
     )
     axes = figure.subplots()
     numbers = np.arange(1, len(before) + 1)
@@ -374,6 +399,7 @@ def save(figure, path):
 
 
 def main(arguments=None):
+    """Train, and draw all pictures."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
 """The pictures of docs/how_it_works.md are drawn from a run, and small."""
 
+import importlib
 import pathlib
 import re
-import sys
 
 import pytest
 
@@ -11,7 +11,6 @@ from helpers.tiers import logic
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how_it_works.md"
-sys.path.insert(0, str(ROOT))  # as with `python -m experiments.pictures`
 
 
 def shown():
@@ -28,10 +27,10 @@ def test_the_page_shows_every_picture():
 
 
 @exhaustive
-def test_pictures_are_drawn(tmp_path):
+def test_pictures_are_drawn(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="draws")
     pytest.importorskip("keras_hub", reason="has the GPT-2")
-    from experiments import pictures
-
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    pictures = importlib.import_module("make_pictures")
     pictures.main(["--steps", "25", "--output", str(tmp_path)])
     assert shown() == {path.name for path in tmp_path.iterdir()}
