@@ -311,6 +311,7 @@ def train_missing(
         question: What they answer.
     """
     missing = [r for r in dict.fromkeys(wanted) if results.get(r) is None]
+    named = [question] if question else []
     cache = place.cache.resolve()
     _prepare(missing, place.texts, cache)
     for backend in dict.fromkeys(RUNNERS[run.kind][0] for run in missing):
@@ -324,7 +325,7 @@ def train_missing(
         for turn, some in ((True, [*groups.values()]), (None, alone)):
             for done in _map(some, cache, place.workers, turn):
                 for run, result in done:
-                    results.add(run, {**result, "questions": [question]})
+                    results.add(run, {**result, "questions": named})
                     show(run, result)
 
 

@@ -96,8 +96,8 @@ class Data:
     """A tokenizer and both texts as its tokens."""
 
     tokenizer: object
-    training: token_files.Tokens
-    validation: token_files.Tokens
+    training: np.ndarray
+    validation: np.ndarray
 
 
 def prepare_folder(args, source, open_documents):
