@@ -1,4 +1,4 @@
-"""Types of arguments on command lines."""
+"""What several command lines share: types of arguments, and a table."""
 
 import argparse
 import pathlib
@@ -23,3 +23,15 @@ def existing_file(text):
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text}")
     return path
+
+
+def print_table(rows):
+    """Print dicts of one kind, a line each, under their keys."""
+    widths = {
+        name: 2 + max(len(name), *(len(row[name]) for row in rows))
+        for name in rows[0]
+    }
+    print()
+    for row in ({name: name for name in widths}, *rows):
+        print("".join(row[name].rjust(width) for name, width in widths.items()))
+    print(flush=True)

@@ -37,6 +37,7 @@ from experiments.airbench import compile_model
 from experiments.airbench import linear_decay
 from experiments.airbench import make_model
 from experiments.arguments import positive
+from experiments.arguments import print_table
 from experiments.image_data import load_cifar100
 from experiments.image_data import load_digits
 from experiments.image_data import training_batches
@@ -165,32 +166,6 @@ def train(name, learning_rate, images, args):
     }
 
 
-def print_table(results):
-    row = "{:<10}{:>15}{:>8}{:>16}{:>15}{:>15}".format
-    print()
-    print(
-        row(
-            "optimizer",
-            "learning rate",
-            "loss",
-            "train accuracy",
-            "test accuracy",
-            "seconds/epoch",
-        )
-    )
-    for result in results:
-        print(
-            row(
-                result["optimizer"],
-                f"{result['learning_rate']:g}",
-                f"{result['loss'][-1]:.3f}",
-                f"{result['train_accuracy']:.1%}",
-                f"{result['test_accuracy']:.1%}",
-                f"{result['seconds_per_epoch']:.2f}",
-            )
-        )
-
-
 def parse(argv):
     parser = argparse.ArgumentParser(
         description="Train the airbench CNN with LANTON and SGD."
@@ -237,7 +212,19 @@ def main(argv=None):
         train(name, rate, images, args)
         for name, rate in zip(args.optimizer, rates, strict=True)
     ]
-    print_table(results)
+    print_table(
+        [
+            {
+                "optimizer": result["optimizer"],
+                "learning rate": f"{result['learning_rate']:g}",
+                "loss": f"{result['loss'][-1]:.3f}",
+                "train accuracy": f"{result['train_accuracy']:.1%}",
+                "test accuracy": f"{result['test_accuracy']:.1%}",
+                "seconds/epoch": f"{result['seconds_per_epoch']:.2f}",
+            }
+            for result in results
+        ]
+    )
     path = args.output / "results.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -37,8 +37,8 @@ from experiments.corpora import STREAMS
 from experiments.devices import devices_scope
 from experiments.presets import PRESETS
 from experiments.results import plot
+from experiments.results import print_runs
 from experiments.results import print_sample
-from experiments.results import print_table
 from experiments.styles import OPTIMIZERS
 from experiments.token_files import write_json
 from experiments.tokens import describe_source
@@ -65,7 +65,7 @@ def train_all(args, data, source):
     ]
     with devices_scope(args.distribution):
         histories = [train(run, data, args.resume) for run in runs]
-    print_table(histories)
+    print_runs(histories)
     plot(histories, args.output / "loss.png")
     print_sample(runs[0], data)
 
@@ -90,7 +90,7 @@ def sweep(args, data, source):
             f"{histories[-1]['validation_loss'][-1]:.3f}",
             flush=True,
         )
-    print_table(histories)
+    print_runs(histories)
     results = [
         {
             "optimizer": history["settings"]["optimizer"],
@@ -110,25 +110,9 @@ def sweep(args, data, source):
         print(f"Best for {name}: learning rate {best['learning_rate']:g}")
 
 
-def make_parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_text_options(parser):
+    """What the text is, and its tokens."""
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default="gpt2_demo")
-    add(
-        "--optimizer",
-        nargs="+",
-        choices=OPTIMIZERS,
-        default=["lanton", "adamw"],
-        help="one or more, trained one after the other",
-    )
-    add(
-        "--learning-rate",
-        nargs="+",
-        type=positive(float),
-        metavar="RATE",
-        help="one for each optimizer; with --sweep and a single optimizer, "
-        "the rates to try",
-    )
     text = parser.add_mutually_exclusive_group()
     text.add_argument(
         "--dataset",
@@ -159,6 +143,28 @@ def make_parser():
         "MiniPile what the steps need, of other texts all",
     )
     add("--data", type=pathlib.Path, help="token files, default: OUTPUT/data")
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="gpt2_demo")
+    add(
+        "--optimizer",
+        nargs="+",
+        choices=OPTIMIZERS,
+        default=["lanton", "adamw"],
+        help="one or more, trained one after the other",
+    )
+    add(
+        "--learning-rate",
+        nargs="+",
+        type=positive(float),
+        metavar="RATE",
+        help="one for each optimizer; with --sweep and a single optimizer, "
+        "the rates to try",
+    )
+    add_text_options(parser)
     add("--steps", type=positive(int), help="default: see the presets")
     add("--batch-size", type=positive(int))
     add(
