@@ -67,9 +67,9 @@ def make_case(case, m, n, seed):
 
 def make_estimator(name):
     """The nuclear norms of a stack, as Lanton asks for them."""
-    from keras_lanton.norms import nuclear_norm
-    from keras_lanton.norms.norms import Spectral
-    from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
+    from keras_lanton.coefficients import coefficient_rows
+    from keras_lanton.core import nuclear_norm
+    from keras_lanton.core.norms import Spectral
 
     kind, _, coefficients = name.partition(" ")
     return Spectral(

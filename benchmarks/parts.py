@@ -35,7 +35,7 @@ def no_products():
     """`cheapest_form` without products, while a step is traced or taken."""
     from keras import ops
 
-    from keras_lanton.norms import norms
+    from keras_lanton.core import norms
 
     original = norms.cheapest_form
     norms.cheapest_form = lambda *sizes, **options: (

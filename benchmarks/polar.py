@@ -45,11 +45,11 @@ def flops(m, n, *, rows, form, restarts):
 
 def make_form(form, m, n, rows, dtype):
     """A function of a stack, and the number of its restarts."""
-    from keras_lanton.orthogonalization.batching import one_by_one
-    from keras_lanton.orthogonalization.dispatch import cheapest_form
-    from keras_lanton.orthogonalization.newton_schulz import gram_newton_schulz
-    from keras_lanton.orthogonalization.newton_schulz import newton_schulz
-    from keras_lanton.orthogonalization.newton_schulz import restart_rows
+    from keras_lanton.core.newton_schulz import newton_schulz
+    from keras_lanton.fast.batching import one_by_one
+    from keras_lanton.fast.dispatch import cheapest_form
+    from keras_lanton.fast.newton_schulz import gram_newton_schulz
+    from keras_lanton.fast.newton_schulz import restart_rows
 
     if form == "standard":
         return lambda X: newton_schulz(X, rows, dtype=dtype), 0
@@ -81,7 +81,7 @@ def bench_forms(args, peak):
     """One row per shape, form and coefficient set."""
     from keras import ops
 
-    from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
+    from keras_lanton.coefficients import coefficient_rows
 
     rows = []
     for batch, m, n in args.shapes:
@@ -128,7 +128,7 @@ def bench_symmetric(args):
     """The kernel for symmetric products against the dense product."""
     import torch
 
-    from keras_lanton.backends.triton_kernels import symmetric_product
+    from keras_lanton.fast.triton_kernels import symmetric_product
 
     rows, figures = [], {}
     dtype = getattr(torch, args.dtype)

@@ -51,8 +51,8 @@ def add_product(time, count, m, k, n):
 
 def add_polar_factors(time, count, d_in, d_out, rows):
     """Newton-Schulz of some matrices, in the form that a GPU takes."""
-    from keras_lanton.orthogonalization.dispatch import cheapest_form
-    from keras_lanton.orthogonalization.newton_schulz import newton_schulz
+    from keras_lanton.core.newton_schulz import newton_schulz
+    from keras_lanton.fast.dispatch import cheapest_form
 
     s, length = sorted((d_in, d_out))
     form = cheapest_form(d_in, d_out, rows=rows, dtype="float16")
@@ -74,7 +74,7 @@ def add_polar_factors(time, count, d_in, d_out, rows):
 
 def parts(optimizer):
     """A `Time` for each part of a step."""
-    from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
+    from keras_lanton.coefficients import coefficient_rows
 
     found = {
         name: Time()

@@ -453,7 +453,7 @@ def main(argv=None):
     if args.narrow:
         common.choose_as_on_gpu()
     if args.gpu_kernels:
-        from keras_lanton.backends import use_gpu_kernels
+        from keras_lanton.fast.gpu_kernels import use_gpu_kernels
 
         use_gpu_kernels()
     contestants, pools = make_contestants(args)

@@ -7,17 +7,17 @@ import keras
 
 from keras_lanton import baselines
 from keras_lanton import callbacks
-from keras_lanton.backends import use_gpu_kernels
+from keras_lanton.fast.gpu_kernels import use_gpu_kernels
 from keras_lanton.lanton import Lanton
-from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.utils.batch_size import advise_batch_size
-from keras_lanton.utils.checkpoints import load_checkpoint
-from keras_lanton.utils.explain import explain
-from keras_lanton.utils.layerwise_decay import layerwise_decay
-from keras_lanton.utils.rate_finder import find_learning_rate
-from keras_lanton.utils.update_schedule import UpdateSchedule
+from keras_lanton.settings import AuxiliaryAdamW
+from keras_lanton.settings import NewtonSchulz
+from keras_lanton.settings import NoiseAdaptiveRate
+from keras_lanton.tools.batch_size import advise_batch_size
+from keras_lanton.tools.checkpoints import load_checkpoint
+from keras_lanton.tools.explain import explain
+from keras_lanton.tools.layerwise_decay import layerwise_decay
+from keras_lanton.tools.rate_finder import find_learning_rate
+from keras_lanton.tools.update_schedule import UpdateSchedule
 from keras_lanton.version import __version__
 
 __all__ = [

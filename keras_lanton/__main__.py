@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-from keras_lanton.utils import self_check
+from keras_lanton.tools import self_check
 from keras_lanton.version import __version__
 
 PACKAGES = (

@@ -9,16 +9,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.noise.formulas import sample_variance
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.utils.plots import draw_noise
+from keras_lanton.core.noise import sample_variance
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.roles.block_kinds import block_of
+from keras_lanton.roles.sources import without_numbers
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.tools.plots import draw_noise
 from keras_lanton.validation import COUNT
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
-from keras_lanton.variables.block_kinds import block_of
-from keras_lanton.variables.sources import without_numbers
-from keras_lanton.variables.spec import VariableSpec
 
 FIGURES = ("noise", "ratio", "learning_rate")
 

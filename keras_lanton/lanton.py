@@ -19,22 +19,22 @@ from typing import Any
 
 import keras
 
-from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
-from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Sign
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers import migration
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_matched
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.core.norms import RMS
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Sign
+from keras_lanton.core.norms import Spectral
+from keras_lanton.optimizer import migration
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.optimizer.lmo import rms_matched
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.settings import AuxiliaryAdamW
+from keras_lanton.settings import NewtonSchulz
+from keras_lanton.settings import NoiseAdaptiveRate
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
-from keras_lanton.variables.spec import VariableSpec
 
 # Arguments that belong to a role, which AdamW must then not update, and what
 # None stands for.

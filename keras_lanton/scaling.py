@@ -17,21 +17,21 @@ from typing import Any
 
 import keras
 
-from keras_lanton.backends.functional import Devices
-from keras_lanton.backends.functional import reduces
+from keras_lanton.backends import Devices
+from keras_lanton.backends.reference import reduces
+from keras_lanton.core.layout import VariableLayout
+from keras_lanton.core.matrices import Stack
+from keras_lanton.core.matrices import equal_stacks
+from keras_lanton.fast.batching import largest_size
+from keras_lanton.fast.spectral import FastSpectral
 from keras_lanton.lanton import Lanton
-from keras_lanton.noise.adaptive_rate import NoiseAdaptiveRate
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.state import Buffer
-from keras_lanton.orthogonalization.batching import largest_size
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.utils.presets import PRESETS
-from keras_lanton.utils.presets import llama
-from keras_lanton.variables.layout import VariableLayout
-from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.stacks import Stack
-from keras_lanton.variables.stacks import equal_stacks
-from keras_lanton.variables.table import bytes_of
+from keras_lanton.optimizer.state import Buffer
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.roles.table import bytes_of
+from keras_lanton.settings import NewtonSchulz
+from keras_lanton.settings import NoiseAdaptiveRate
+from keras_lanton.tools.presets import PRESETS
+from keras_lanton.tools.presets import llama
 
 LAYOUTS = ("data", "model")
 
@@ -115,7 +115,7 @@ def views(
         )
     split = layout == "model"
     shared = Devices(count=devices, split=split) if devices > 1 else None
-    norm = Spectral(rows=(), devices=shared)
+    norm = FastSpectral(rows=(), devices=shared)
     found = []
     for whole in equal_stacks(specs, {"hidden": norm.orientation}):
         each = norm.temporary_bytes(whole.rows, whole.columns)

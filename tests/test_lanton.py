@@ -42,8 +42,8 @@ from helpers.variables import to_arrays
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
-from keras_lanton.orthogonalization import batching
-from keras_lanton.orthogonalization import dispatch
+from keras_lanton.fast import batching
+from keras_lanton.fast import dispatch
 from oracle import Oracle
 
 LEARNING_RATE = 0.02
@@ -75,7 +75,7 @@ def turns(optimizer):
     """For each layer, on which steps of a round its matrices are measured."""
     specs = optimizer.updated_specs
     found = [np.full(spec.batch, -1) for spec in specs]
-    for group in optimizer._work.measurements.groups:
+    for group in optimizer._plan.groups:
         for i, chunk in enumerate(group.chunks):
             for part in chunk.parts:
                 turn = (group.offset + i) % optimizer.noise.interval

@@ -14,9 +14,9 @@ from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import __main__ as command
 from keras_lanton import version
-from keras_lanton.norms import norms
-from keras_lanton.orthogonalization import dispatch
-from keras_lanton.utils import self_check
+from keras_lanton.core import norms
+from keras_lanton.fast import dispatch
+from keras_lanton.tools import self_check
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(__file__).resolve().parents[1]

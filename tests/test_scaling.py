@@ -28,7 +28,7 @@ from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
 from keras_lanton import scaling
-from keras_lanton.variables.table import count_bytes
+from keras_lanton.roles.table import count_bytes
 
 BACKEND = keras.backend.backend()
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -180,7 +180,7 @@ def time_shape(log, kernel, shape):
     """Rows of one shape: A A^T, and beta C + alpha C C of its result."""
     import torch
 
-    from keras_lanton.backends import triton_kernels
+    from keras_lanton.fast import triton_kernels
 
     A = torch.randn(shape, device="cuda").bfloat16() / shape[2] ** 0.5
     B = A.transpose(1, 2)

@@ -7,16 +7,14 @@ import keras
 import numpy as np
 
 from experiments.baselines.elementwise import ElementwiseOptimizer
-from keras_lanton import backends
+from keras_lanton.backends import backend
+from keras_lanton.roles.block_kinds import BLOCKS
+from keras_lanton.roles.block_kinds import block_of
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
-from keras_lanton.variables.block_kinds import BLOCKS
-from keras_lanton.variables.block_kinds import block_of
-
-backend = backends.load()
 
 # The published ratios; position embeddings are a group of their own without
 # one. The head's is the one that the LANTON paper gives it.

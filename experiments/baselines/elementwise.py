@@ -6,18 +6,15 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_lanton import backends
-from keras_lanton.optimizers.auxiliary_adamw import adam_direction
-from keras_lanton.optimizers.base import LayerwiseOptimizer
-from keras_lanton.optimizers.base import cast_like
-from keras_lanton.optimizers.momentum import upcast_half
+from keras_lanton.backends import backend
+from keras_lanton.core.adamw import debiasing
+from keras_lanton.optimizer.base import LayerwiseOptimizer
+from keras_lanton.optimizer.momentum import upcast_half
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import DECAY
 from keras_lanton.validation import check_numbers
-
-backend = backends.load()
 
 NUMBERS = {"beta_1": DECAY, "beta_2": DECAY, "epsilon": ABOVE_0}
 
@@ -116,27 +113,23 @@ class ElementwiseOptimizer(LayerwiseOptimizer):
         )
         G = [ops.cast(g, "float32") for g in G]
         return (
-            backend.lerp_(m, cast_like(G, m), c_1),
+            backend.lerp_(m, backend.cast_each(G, [x.dtype for x in m]), c_1),
             backend.mean_roots_(state["root_velocity"], G, c_2),
         )
 
     def directions(
         self, m: Sequence[Tensor], roots: Sequence[Tensor], t: Tensor
     ) -> list[Tensor]:
-        """`adam_direction` of each variable's moments."""
-        return [
-            adam_direction(
-                one_m,
-                root,
-                t,
-                beta_1=beta_1,
-                beta_2=beta_2,
+        """m^ / (sqrt(v^) + epsilon) of each variable's moments."""
+        found: list[Tensor] = []
+        for one, root, betas in zip(m, roots, self.betas(), strict=True):
+            found += backend.adam_directions(
+                [ops.cast(one, "float32")],
+                [ops.cast(root, "float32")],
+                debiasing(*betas, t),
                 epsilon=self.epsilon,
             )
-            for one_m, root, (beta_1, beta_2) in zip(
-                m, roots, self.betas(), strict=True
-            )
-        ]
+        return found
 
     def update_(
         self, X: Sequence[Tensor], U: Sequence[Tensor], rates: Tensor

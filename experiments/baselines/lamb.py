@@ -7,10 +7,8 @@ import keras
 from keras import ops
 
 from experiments.baselines.elementwise import ElementwiseOptimizer
-from keras_lanton import backends
+from keras_lanton.backends import backend
 from keras_lanton.types import Tensor
-
-backend = backends.load()
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")

@@ -9,16 +9,14 @@ import numpy as np
 from keras import ops
 
 from experiments.baselines.elementwise import ElementwiseOptimizer
-from keras_lanton import backends
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.backends import backend
+from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import part_from_config
 from keras_lanton.validation import shown
-
-backend = backends.load()
 
 MATRICES = ("hidden", "embedding")
 

@@ -14,113 +14,229 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
-from keras_lanton.backends import functional
-from keras_lanton.backends.functional import Devices
-from keras_lanton.backends.functional import adam_directions as adam_directions
-from keras_lanton.backends.functional import add_products as add_products
-from keras_lanton.backends.functional import after as after
-from keras_lanton.backends.functional import as_tensors as as_tensors
-from keras_lanton.backends.functional import cast_each as cast_each
-from keras_lanton.backends.functional import clip as clip
-from keras_lanton.backends.functional import constant as constant
-from keras_lanton.backends.functional import frobenius_norm as frobenius_norm
-from keras_lanton.backends.functional import half_is_faster as half_is_faster
-from keras_lanton.backends.functional import maximum as maximum
-from keras_lanton.backends.functional import mean_roots_ as mean_roots_
-from keras_lanton.backends.functional import minimum as minimum
-from keras_lanton.backends.functional import on_device as on_device
-from keras_lanton.backends.functional import on_host as on_host
-from keras_lanton.backends.functional import power as power
-from keras_lanton.backends.functional import reduces
-from keras_lanton.backends.functional import reshape as reshape
-from keras_lanton.backends.functional import scale_ as scale_
-from keras_lanton.backends.functional import scale_each_ as scale_each_
-from keras_lanton.backends.functional import shrunk_signs as shrunk_signs
-from keras_lanton.backends.functional import store_ as store_
-from keras_lanton.backends.functional import take as take
-from keras_lanton.backends.functional import to_host as to_host
-from keras_lanton.backends.functional import unit_norm as unit_norm
-from keras_lanton.backends.functional import update_ as update_
-from keras_lanton.backends.functional import where as where
+from keras_lanton.backends import reference
+from keras_lanton.backends.reference import Backend
+from keras_lanton.backends.reference import Devices
 from keras_lanton.types import Tensor
-
-EAGER = False
-SUMS_OVER_REPLICAS = False
 
 # Number of entries up to which tensors are cheap to copy.
 SMALL = 65536
 
 
-def cond(
-    predicate: Tensor, on_true: Callable[[], Any], on_false: Callable[[], Any]
-) -> Any:
-    """One of two functions without arguments, by a boolean scalar."""
-    # Outside a trace a compiled conditional would be compiled every step.
-    if is_compiled(predicate):
-        return jax.lax.cond(predicate, on_true, on_false)
-    return on_true() if predicate else on_false()
+class OptimizerHooks(reference.OptimizerHooks):
+    """Differences of the base class on JAX."""
+
+    gradient_accumulation_steps: int | None
+    micro_steps: Any
+
+    def _is_update_step(self) -> Tensor | None:
+        """Returns whether an accumulation window closes here; None if always.
+
+        Keras runs the update on every micro-step on JAX and rolls it back,
+        so it is the joint update that has to leave its work undone.
+        """
+        steps = self.gradient_accumulation_steps
+        if not steps:
+            return None
+        return (self.micro_steps.value + 1) % steps == 0
 
 
-def is_compiled(tensor: Tensor) -> bool:
-    """Returns whether a tensor is part of a program that is being traced."""
-    return isinstance(tensor, jax.core.Tracer)
+class JaxBackend(Backend):
+    """The functions that JAX does otherwise."""
 
+    OptimizerHooks = OptimizerHooks
 
-def replace_if(
-    predicate: Tensor, replace: Callable[..., Any], *old: Any
-) -> Any:
-    """`replace(*old)`, or `old` where the predicate is false."""
-    if not is_compiled(predicate):
-        return replace(*old) if predicate else old
-    # A loop of one step or none: unlike a conditional it works in place.
-    return jax.lax.fori_loop(
-        0, predicate.astype("int32"), lambda _, carry: replace(*carry), old
-    )
+    def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
+        """The function of each entry of a stack, in turn."""
+        return jax.lax.map(function, stack)
 
+    def cond(
+        self,
+        predicate: Tensor,
+        on_true: Callable[[], Any],
+        on_false: Callable[[], Any],
+    ) -> Any:
+        """One of two functions without arguments, by a boolean scalar."""
+        # Outside a trace a compiled conditional would be compiled every step.
+        if self.is_compiled(predicate):
+            return jax.lax.cond(predicate, on_true, on_false)
+        return on_true() if predicate else on_false()
 
-def switch(index: Tensor, branches: Sequence[Callable[[], Any]]) -> Any:
-    """One of several functions without arguments, by an integer scalar."""
-    if is_compiled(index):
-        return jax.lax.switch(index, branches)
-    return branches[int(index)]()
+    def is_compiled(self, tensor: Tensor) -> bool:
+        """Returns whether a tensor is of a program that is being traced."""
+        return isinstance(tensor, jax.core.Tracer)
 
-
-# The function of each entry of a stack, or of a tuple of stacks, to float32, in
-# turn.
-each: Callable[..., Any] = jax.lax.map
-
-
-def unpack(*vectors: Tensor) -> list[list[Any]]:
-    """The entries of each of some vectors of one length as scalars."""
-    table = jnp.stack(vectors)
-    rows, count = table.shape
-    if not is_compiled(table):
-        return [list(jnp.unstack(row)) for row in table]
-    columns = [
-        jax.lax.dynamic_slice(
-            table, (np.int32(0), i), (rows, 1), allow_negative_indices=False
+    def replace_if(
+        self, predicate: Tensor, replace: Callable[..., Any], *old: Any
+    ) -> Any:
+        """`replace(*old)`, or `old` where the predicate is false."""
+        if not self.is_compiled(predicate):
+            return replace(*old) if predicate else old
+        # A loop of one step or none: unlike a conditional it works in place.
+        return jax.lax.fori_loop(
+            0, predicate.astype("int32"), lambda _, carry: replace(*carry), old
         )
-        for i in _run_time_numbers(range(count))
-    ]
-    return [[column[k, 0] for column in columns] for k in range(rows)]
 
+    def switch(
+        self, index: Tensor, branches: Sequence[Callable[[], Any]]
+    ) -> Any:
+        """One of several functions without arguments, by an integer scalar."""
+        if self.is_compiled(index):
+            return jax.lax.switch(index, branches)
+        return branches[int(index)]()
 
-unpack_places: Callable[..., list[list[Any]]] = functools.partial(
-    functional.unpack_places, unpack=unpack
-)
+    def unpack(self, *vectors: Tensor) -> list[list[Any]]:
+        """The entries of each of some vectors of one length as scalars."""
+        table = jnp.stack(vectors)
+        rows, count = table.shape
+        if not self.is_compiled(table):
+            return [list(jnp.unstack(row)) for row in table]
+        columns = [
+            jax.lax.dynamic_slice(
+                table, (np.int32(0), i), (rows, 1), allow_negative_indices=False
+            )
+            for i in _run_time_numbers(range(count))
+        ]
+        return [[column[k, 0] for column in columns] for k in range(rows)]
 
+    def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """A tensor cut into consecutive pieces along its first axis."""
+        if not self.is_compiled(stack) or len(sizes) == 1:
+            return super().pieces(stack, sizes)
+        starts = [0, *itertools.accumulate(sizes[:-1])]
+        return [
+            jax.lax.dynamic_slice_in_dim(
+                stack, start, size, allow_negative_indices=False
+            )
+            for start, size in zip(
+                _run_time_numbers(starts), sizes, strict=True
+            )
+        ]
 
-def pieces(stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """A tensor cut into consecutive pieces along its first axis."""
-    if not is_compiled(stack) or len(sizes) == 1:
-        return functional.pieces(stack, sizes)
-    starts = [0, *itertools.accumulate(sizes[:-1])]
-    return [
-        jax.lax.dynamic_slice_in_dim(
-            stack, start, size, allow_negative_indices=False
+    def bitcast(self, x: Tensor, dtype: str) -> Tensor:
+        """The same bits as another dtype of 32 bits."""
+        return jax.lax.bitcast_convert_type(x, dtype)
+
+    def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
+        """See the reference: with fewer maxima to compile."""
+        # One for all small tensors of a shape.
+        groups: dict[Any, list[int]] = {}
+        for i, x in enumerate(tensors):
+            groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
+        largest = []
+        for group in groups.values():
+            found = jnp.stack([tensors[i].astype("float32") for i in group])
+            # Not flattened: that would move tensors split over devices.
+            axes = tuple(range(1, found.ndim))
+            largest.append(jnp.max(jnp.abs(found), axis=axes))
+        order = np.argsort(np.concatenate(list(groups.values())))
+        return jnp.concatenate(largest)[order]
+
+    def largest_of_each(self, stack: Tensor) -> Tensor:
+        """See the reference."""
+        return jnp.max(jnp.abs(stack.astype("float32")), axis=(-2, -1))
+
+    def devices(
+        self, variables: Sequence[Any], wanted: bool | None
+    ) -> Devices | None:
+        """The devices that the weights lie on; None for one.
+
+        Args:
+            variables: Keras variables.
+            wanted: Whether to share out work; None is the same as True.
+        """
+        if wanted is False:
+            return None
+        shardings = [
+            s for s in self.layouts(variables) if isinstance(s, NamedSharding)
+        ]
+        meshes = [s.mesh for s in shardings if s.mesh.size > 1]
+        if not meshes:
+            return None
+        split = not all(s.is_fully_replicated for s in shardings)
+        return Devices(count=meshes[0].size, split=split, mesh=meshes[0])
+
+    def layouts(self, variables: Sequence[Any]) -> list[Any]:
+        """The sharding of each variable; None while a step is traced."""
+        values = [variable.value for variable in variables]
+        return [None if self.is_compiled(x) else x.sharding for x in values]
+
+    def laid_out(
+        self, tensors: Sequence[Tensor], layouts: Sequence[Any]
+    ) -> list[Tensor]:
+        """See the reference: constrained to layouts where it is compiled.
+
+        Without the constraint the compiler may bring each part of a sum to
+        every device, where only the sum is needed.
+        """
+        return [
+            x
+            if layout is None or not self.is_compiled(x)
+            else jax.lax.with_sharding_constraint(x, layout)
+            for x, layout in zip(tensors, layouts, strict=True)
+        ]
+
+    def share_out(
+        self,
+        function: Callable[[Tensor], Tensor],
+        stack: Tensor,
+        devices: Devices,
+    ) -> Tensor:
+        """See the reference.
+
+        Left to itself the compiler would communicate within each matrix
+        product. Where weights are split, the stack is split along its columns
+        before and after, so that one all-to-all brings whole matrices to their
+        devices, and one brings them back. Else each device takes its matrices
+        from what it has, and one all-gather gives the results to all; an
+        all-reduce, where most devices have none to give.
+        """
+        mesh, count = devices.mesh, len(stack)
+        if not devices.split and reference.reduces(count, devices.count):
+            stack = jax.lax.with_sharding_constraint(stack, _layout(mesh))
+            some = functools.partial(_one_each, function, mesh.axis_names)
+            return _shard_map(some, mesh, PartitionSpec())(stack)
+        missing = -count % devices.count
+        stack = jnp.pad(stack, ((0, missing), *[(0, 0)] * (stack.ndim - 1)))
+        matrices = PartitionSpec(mesh.axis_names)
+
+        def held(x: Tensor) -> Tensor:
+            even = x.ndim == 3 and x.shape[-1] % devices.count == 0
+            spec = (
+                (None, None, mesh.axis_names) if devices.split and even else ()
+            )
+            return jax.lax.with_sharding_constraint(x, _layout(mesh, *spec))
+
+        return held(_shard_map(function, mesh, matrices)(held(stack)))[:count]
+
+    def value_of(self, function: Callable[[Any], Any], count: int) -> Any:
+        """Compiled: else conditionals are, every time."""
+        try:
+            return jax.jit(function)(np.int32(count))
+        except (
+            jax.errors.ConcretizationTypeError
+        ):  # It wants to see the number.
+            return function(count)
+
+    def device(self) -> str:
+        """The default device's kind: `"cpu"`, `"gpu"` or `"tpu"`."""
+        return str(jax.default_backend())
+
+    def list_devices(self) -> list[str]:
+        """All devices, each with the name of its kind."""
+        return [f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()]
+
+    def tensorfloat32(self) -> bool:
+        """Returns whether float32 products may be rounded to TensorFloat-32."""
+        precision = jax.config.jax_default_matmul_precision
+        return precision not in ("highest", "float32")
+
+    def full_precision(self) -> contextlib.AbstractContextManager[Any]:
+        """Products of float32 stay in float32."""
+        context: contextlib.AbstractContextManager[Any] = (
+            jax.default_matmul_precision("highest")
         )
-        for start, size in zip(_run_time_numbers(starts), sizes, strict=True)
-    ]
+        return context
 
 
 def _run_time_numbers(numbers: Iterable[int]) -> list[Tensor]:
@@ -133,124 +249,6 @@ def _run_time_numbers(numbers: Iterable[int]) -> list[Tensor]:
     rest = list(range(31, 0, -1))
     vectors = [np.array([i, *rest], "int32") for i in numbers]
     return [jax.lax.optimization_barrier(vector)[0] for vector in vectors]
-
-
-def lerp(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
-) -> list[Tensor]:
-    """`functional.lerp`, not looking at `ends` where the weight is 0."""
-    updated = functional.lerp(starts, ends, weights)
-    return [
-        jnp.where(weight != 0, x, start)
-        for x, start, weight in zip(updated, starts, weights, strict=True)
-    ]
-
-
-# XLA reuses the memory of `starts` by itself.
-lerp_ = lerp
-
-
-def bitcast(x: Tensor, dtype: str) -> Tensor:
-    """The same bits as another dtype of 32 bits."""
-    return jax.lax.bitcast_convert_type(x, dtype)
-
-
-def largest_entries(tensors: Sequence[Tensor]) -> Tensor:
-    """`functional.largest_entries`, with fewer maxima to compile."""
-    # One for all small tensors of a shape.
-    groups: dict[Any, list[int]] = {}
-    for i, x in enumerate(tensors):
-        groups.setdefault(x.shape if x.size <= SMALL else i, []).append(i)
-    largest = []
-    for group in groups.values():
-        found = jnp.stack([tensors[i].astype("float32") for i in group])
-        # Not flattened: that would move tensors that are split over devices.
-        axes = tuple(range(1, found.ndim))
-        largest.append(jnp.max(jnp.abs(found), axis=axes))
-    order = np.argsort(np.concatenate(list(groups.values())))
-    return jnp.concatenate(largest)[order]
-
-
-def largest_of_each(stack: Tensor) -> Tensor:
-    """`functional.largest_of_each`."""
-    return jnp.max(jnp.abs(stack.astype("float32")), axis=(-2, -1))
-
-
-def devices(variables: Sequence[Any], wanted: bool | None) -> Devices | None:
-    """The devices that the weights lie on; None for one.
-
-    Args:
-        variables: Keras variables.
-        wanted: Whether to share out work; None is the same as True.
-    """
-    if wanted is False:
-        return None
-    shardings = [s for s in layouts(variables) if isinstance(s, NamedSharding)]
-    meshes = [s.mesh for s in shardings if s.mesh.size > 1]
-    if not meshes:
-        return None
-    split = not all(s.is_fully_replicated for s in shardings)
-    return Devices(count=meshes[0].size, split=split, mesh=meshes[0])
-
-
-def layouts(variables: Sequence[Any]) -> list[Any]:
-    """The sharding of each variable; None while a step is traced."""
-    values = [variable.value for variable in variables]
-    return [None if is_compiled(x) else x.sharding for x in values]
-
-
-def laid_out(tensors: Sequence[Tensor], layouts: Sequence[Any]) -> list[Tensor]:
-    """The tensors, constrained to layouts where a step is compiled.
-
-    Without the constraint the compiler may bring each part of a sum to every
-    device, where only the sum is needed.
-
-    Args:
-        tensors: Some tensors.
-        layouts: From `layouts`, one per tensor.
-    """
-    return [
-        x
-        if layout is None or not is_compiled(x)
-        else jax.lax.with_sharding_constraint(x, layout)
-        for x, layout in zip(tensors, layouts, strict=True)
-    ]
-
-
-def share_out(
-    function: Callable[[Tensor], Tensor],
-    stack: Tensor,
-    devices: Devices,
-) -> Tensor:
-    """A function of each entry of a stack, each device on entries of its own.
-
-    Left to itself the compiler would communicate within each matrix product.
-    Where weights are split, the stack is split along its columns before and
-    after, so that one all-to-all brings whole matrices to their devices, and
-    one brings them back. Else each device takes its matrices from what it has,
-    and one all-gather gives the results to all; an all-reduce, where most
-    devices have none to give.
-
-    Args:
-        function: Function of `(n, ...)` to `(n, ...)`, entry by entry.
-        stack: `(n, ...)`.
-        devices: From `devices`.
-    """
-    mesh, count = devices.mesh, len(stack)
-    if not devices.split and reduces(count, devices.count):
-        stack = jax.lax.with_sharding_constraint(stack, _layout(mesh))
-        some = functools.partial(_one_each, function, mesh.axis_names)
-        return _shard_map(some, mesh, PartitionSpec())(stack)
-    missing = -count % devices.count
-    stack = jnp.pad(stack, ((0, missing), *[(0, 0)] * (stack.ndim - 1)))
-    matrices = PartitionSpec(mesh.axis_names)
-
-    def held(x: Tensor) -> Tensor:
-        even = x.ndim == 3 and x.shape[-1] % devices.count == 0
-        spec = (None, None, mesh.axis_names) if devices.split and even else ()
-        return jax.lax.with_sharding_constraint(x, _layout(mesh, *spec))
-
-    return held(_shard_map(function, mesh, matrices)(held(stack)))[:count]
 
 
 def _layout(mesh: Any, *spec: Any) -> NamedSharding:
@@ -282,82 +280,3 @@ def _shard_map(
 
         mapped = shard_map(function, check_rep=False, **options)
     return mapped  # type: ignore[no-any-return]
-
-
-def no_grad() -> contextlib.AbstractContextManager[Any]:
-    """Nothing is recorded on JAX."""
-    return contextlib.nullcontext()
-
-
-def dense(gradient: Tensor | None) -> Tensor | None:
-    """Gradients are dense already."""
-    return gradient
-
-
-def eager(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as it is."""
-    return function
-
-
-def value_of(function: Callable[[Any], Any], count: int) -> Any:
-    """`functional.value_of`, compiled: else conditionals are, every time."""
-    try:
-        return jax.jit(function)(np.int32(count))
-    except jax.errors.ConcretizationTypeError:  # It wants to see the number.
-        return function(count)
-
-
-def device() -> str:
-    """The default device's kind: `"cpu"`, `"gpu"` or `"tpu"`."""
-    return str(jax.default_backend())
-
-
-def list_devices() -> list[str]:
-    """All devices, each with the name of its kind."""
-    return [f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()]
-
-
-def replicas() -> int:
-    """One: a step is called once, whatever the number of devices."""
-    return 1
-
-
-def tensorfloat32() -> bool:
-    """Returns whether float32 products may be rounded to TensorFloat-32."""
-    precision = jax.config.jax_default_matmul_precision
-    return precision not in ("highest", "float32")
-
-
-def full_precision() -> contextlib.AbstractContextManager[Any]:
-    """Products of float32 stay in float32."""
-    context: contextlib.AbstractContextManager[Any] = (
-        jax.default_matmul_precision("highest")
-    )
-    return context
-
-
-def gpu_product(A: Tensor, B: Tensor) -> Tensor:
-    """A B where it is symmetric, by a Pallas kernel."""
-    from keras_lanton.backends import pallas_kernels
-
-    if A.shape[-2] < pallas_kernels.MIN_SIDE:
-        return jnp.matmul(A, B)
-    return pallas_kernels.symmetric_product(A, B)
-
-
-class OptimizerHooks:
-    """Differences of the base class on JAX."""
-
-    gradient_accumulation_steps: int | None
-    micro_steps: Any
-
-    def _is_update_step(self) -> Tensor | None:
-        """Returns whether an accumulation window closes here; None if always.
-
-        Keras runs the update on every micro-step on JAX and rolls it back,
-        so it is the joint update that has to leave its work undone.
-        """
-        steps = self.gradient_accumulation_steps
-        if not steps:
-            return None
-        return (self.micro_steps.value + 1) % steps == 0

@@ -1,36 +1,27 @@
 """AdaMuon: an elementwise second moment after Newton-Schulz."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_lanton import backends
+from keras_lanton.backends import backend
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.optimizers.direction import Changes
-from keras_lanton.optimizers.direction import Direction
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_rule
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.types import State
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Spectral
+from keras_lanton.core.step import AfterLMO
+from keras_lanton.core.step import Changes
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.optimizer.lmo import rms_rule
+from keras_lanton.settings import AuxiliaryAdamW
+from keras_lanton.settings import NewtonSchulz
 from keras_lanton.types import Tensor
 from keras_lanton.validation import ABOVE_0
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
-from keras_lanton.variables.layout import VariableLayout
-from keras_lanton.variables.stacks import Stack
-
-backend = backends.load()
 
 NUMBERS: Numbers = {
     "hidden_scale": AT_LEAST_0,
@@ -110,7 +101,7 @@ class AdaMuon(LMOOptimizer):
         self.second_moment_epsilon = float(second_moment_epsilon)
 
     def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
-        """U V^T times 0.2 sqrt(max(d_in, d_out)).
+        """U V^T of signs, times 0.2 sqrt(max(d_in, d_out)).
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
@@ -122,66 +113,26 @@ class AdaMuon(LMOOptimizer):
         """RMS of hidden updates at rate 1."""
         return self.hidden_scale
 
-    def make_direction(self, layout: VariableLayout) -> Direction:
-        """Signs before, second moments after the LMO.
+    def decay_of(self, role: str) -> float:
+        """The decay gamma of a role; 0 for vectors."""
+        return 0.0 if role == "vector" else super().decay_of(role)
 
-        Args:
-            layout: The variables.
-        """
-        hidden = layout.with_roles(("hidden",))
-        return SecondMomentDirection(
-            places={variable: k for k, variable in enumerate(hidden)},
-            epsilon=self.second_moment_epsilon,
-        )
-
-    def weight_decays(self) -> np.ndarray:
-        """The decay gamma of each updated variable; 0 for vectors.
-
-        Returns:
-            `(variables,)`.
-        """
-        matrix = [spec.role != "vector" for spec in self._layout.specs]
-        return np.where(matrix, super().weight_decays(), 0.0)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SecondMomentDirection(Direction):
-    """The LMO of sign(M), entries over the root of their mean square.
-
-    Args:
-        places: Place of each hidden variable's sqrt(V) in the state, by the
-            variable's position.
-        epsilon: Above 0.
-    """
-
-    places: Mapping[int, int]
-    epsilon: float
-
-    def before(self, M: Tensor) -> Tensor:
-        """sign(M).
-
-        Args:
-            M: Momentum of a stack, `(n, rows, columns)`.
-        """
+    def before_lmo(self, M: Tensor) -> Tensor:
+        """sign(M); see the base class."""
         return ops.sign(M)
 
-    def after(
-        self,
-        O: Tensor,
-        M: Tensor,
-        stack: Stack,
-        matrices: np.ndarray,
-        weights: Sequence[Any],
-        state: State,
-    ) -> tuple[Tensor, Changes]:
+    def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """P scaled to the RMS of U V^T, and sqrt(V); see the base class."""
-        places = [self.places[i] for i in stack.indices]
+        stack, name = found.work.stack, "second_moment_root"
+        hidden = self._layout.with_roles(("hidden",))
+        places = [hidden.index(i) for i in stack.indices]
         roots = backend.mean_roots_(
-            [state["second_moment_root"][k] for k in places],
-            stack.scatter(O),
-            [weights[i] for i in stack.indices],
+            [found.state[name][k] for k in places],
+            stack.scatter(found.O),
+            [found.weights[i] for i in stack.indices],
         )
         root = stack.gather(dict(zip(stack.indices, roots, strict=True)))
-        unit, _ = backend.unit_norm(O / (root + self.epsilon))
-        changes = {"second_moment_root": dict(zip(places, roots, strict=True))}
+        divided = found.O / (root + self.second_moment_epsilon)
+        unit, _ = backend.unit_norm(divided)
+        changes = {name: dict(zip(places, roots, strict=True))}
         return math.sqrt(stack.rows) * unit, changes

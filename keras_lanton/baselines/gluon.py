@@ -1,6 +1,5 @@
 """Gluon: LMO updates with a radius per variable."""
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -10,24 +9,21 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton import backends
-from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Sign
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.direction import Changes
-from keras_lanton.optimizers.direction import Direction
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.types import State
+from keras_lanton.backends import backend
+from keras_lanton.core.layout import VariableLayout
+from keras_lanton.core.norms import RMS
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Sign
+from keras_lanton.core.norms import Spectral
+from keras_lanton.core.step import AfterLMO
+from keras_lanton.core.step import Changes
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.optimizer.state import Buffer
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.settings import NewtonSchulz
 from keras_lanton.types import Tensor
 from keras_lanton.validation import is_number
 from keras_lanton.validation import shown
-from keras_lanton.variables.layout import VariableLayout
-from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.stacks import Stack
-
-backend = backends.load()
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")
@@ -113,11 +109,14 @@ class Gluon(LMOOptimizer):
 
         return {role: Rule(norm, scale) for role, norm in norms.items()}
 
-    def make_direction(self, layout: VariableLayout) -> Direction:
-        """The LMO, with radii that follow the gradient where that is wanted.
+    def lay_out_work(
+        self, layout: VariableLayout, variables: Sequence[Any]
+    ) -> dict[str, Buffer | list[Buffer]]:
+        """The state of the base class; fixes L0 and L1 of each matrix.
 
         Args:
             layout: The variables.
+            variables: The updated variables.
 
         Raises:
             ValueError: If a pattern matches no variable.
@@ -131,64 +130,30 @@ class Gluon(LMOOptimizer):
                         f"path. Allowed: {paths}. Received: {pattern!r}"
                     )
         pairs = [_first(self.smoothness, p) or (np.nan, np.nan) for p in paths]
-        smoothness = np.array(pairs, "float32").reshape(-1, 2)
         rules = self.rules_by_role()
-        lmo_scale = np.array(
-            [
-                rules[s.role].norm.lmo_scale(s.d_in, s.d_out)
-                for s in layout.specs
-            ],
-            "float32",
-        )
-        return AdaptiveRadius(
-            smoothness=smoothness[layout.variable_of_matrix],
-            lmo_scale=lmo_scale[layout.variable_of_matrix],
-        )
+        scales = [
+            rules[s.role].norm.lmo_scale(s.d_in, s.d_out) for s in layout.specs
+        ]
+        # L0, L1 and the factor of the LMO; NaN where the radius is fixed.
+        table = np.column_stack([np.reshape(pairs, (-1, 2)), scales])
+        self._smoothness = table[layout.variable_of_matrix].astype("float32")
+        return super().lay_out_work(layout, variables)
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class AdaptiveRadius(Direction):
-    """The LMO times a radius that follows the gradient.
-
-    Args:
-        smoothness: L0 and L1 of each matrix, `(matrices, 2)`; NaN where the
-            radius is fixed.
-        lmo_scale: Factor of the LMO of each matrix, `(matrices,)` float32.
-    """
-
-    smoothness: np.ndarray
-    lmo_scale: np.ndarray
-
-    def after(
-        self,
-        O: Tensor,
-        M: Tensor,
-        stack: Stack,
-        matrices: np.ndarray,
-        weights: Sequence[Any],
-        state: State,
-    ) -> tuple[Tensor, Changes]:
+    def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """T times the `lmo` of M; see the base class."""
-        smoothness = self.smoothness[matrices]
-        if not np.isfinite(smoothness).any():
+        O, M = found.O, found.M
+        L0, L1, lmo_scale = self._smoothness[found.work.matrices].T
+        follows = np.isfinite(L0)
+        if not follows.any():
             return O, {}
         # <M, LMO(M)> = -||M||_*.
         dual = ops.sum(ops.cast(M, "float32") * O, axis=(-2, -1))
-        dual = dual * ops.convert_to_tensor(self.lmo_scale[matrices])
-        radius = _adaptive_radius(dual, smoothness)
+        dual = dual * ops.convert_to_tensor(lmo_scale)
+        L0, L1 = (np.where(follows, x, np.float32(1.0)) for x in (L0, L1))
+        below = ops.convert_to_tensor(L0) + ops.convert_to_tensor(L1) * dual
+        radius = dual / backend.where(below > 0, below, 1.0)
+        radius = backend.where(ops.convert_to_tensor(follows), radius, 1.0)
         return backend.scale_(O, radius[:, None, None]), {}
-
-
-def _adaptive_radius(dual: Tensor, smoothness: np.ndarray) -> Tensor:
-    """||B||_* / (L0 + L1 ||B||_*), and 1 where L0 is NaN."""
-    given = np.isfinite(smoothness[:, 0])
-    L0, L1 = (
-        ops.convert_to_tensor(np.where(given, column, 1.0).astype("float32"))
-        for column in smoothness.T
-    )
-    below = L0 + L1 * dual
-    radius = dual / backend.where(below > 0, below, 1.0)
-    return backend.where(backend.constant(given), radius, 1.0)
 
 
 def _first(table: Mapping[str, Any], path: str) -> Any:

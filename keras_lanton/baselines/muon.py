@@ -7,12 +7,12 @@ import keras
 
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.variables.spec import VariableSpec
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Spectral
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.settings import AuxiliaryAdamW
+from keras_lanton.settings import NewtonSchulz
 
 
 @keras.saving.register_keras_serializable(package="keras_lanton")

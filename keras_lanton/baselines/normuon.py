@@ -1,36 +1,29 @@
 """NorMuon: Muon whose neurons have updates of equal size."""
 
 import dataclasses
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_lanton import backends
+from keras_lanton.backends import backend
 from keras_lanton.baselines.roles import BOTH
 from keras_lanton.baselines.roles import check_adamw_has_both
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
-from keras_lanton.optimizers.direction import Changes
-from keras_lanton.optimizers.direction import Direction
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.optimizers.lmo import rms_rule
-from keras_lanton.optimizers.state import Buffer
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
-from keras_lanton.types import State
+from keras_lanton.core.layout import VariableLayout
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Spectral
+from keras_lanton.core.step import AfterLMO
+from keras_lanton.core.step import Changes
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.optimizer.lmo import rms_rule
+from keras_lanton.optimizer.state import Buffer
+from keras_lanton.settings import AuxiliaryAdamW
+from keras_lanton.settings import NewtonSchulz
 from keras_lanton.types import Tensor
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import DECAY
 from keras_lanton.validation import check_numbers
-from keras_lanton.variables.layout import VariableLayout
-from keras_lanton.variables.stacks import Stack
-from keras_lanton.variables.stacks import StackPart
-
-backend = backends.load()
 
 EPSILON = 1e-10  # of the published code
 SLOT = "neuron_second_moment"
@@ -114,22 +107,8 @@ class NorMuon(LMOOptimizer):
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
-        fields = dataclasses.fields(hidden)
-        norm = _AsGiven(**{f.name: getattr(hidden, f.name) for f in fields})
+        norm = dataclasses.replace(hidden, keeps_orientation=True)
         return {"hidden": rms_rule(norm, self.hidden_scale)}
-
-    def make_direction(self, layout: VariableLayout) -> Direction:
-        """The LMO, neuron by neuron.
-
-        Args:
-            layout: The variables.
-        """
-        hidden = layout.with_roles(("hidden",))
-        return EqualNeurons(
-            places={variable: k for k, variable in enumerate(hidden)},
-            beta_2=self.beta_2,
-            weight_of_gradient=1.0 - self.beta_1,
-        )
 
     def lay_out_work(
         self, layout: VariableLayout, variables: Sequence[Any]
@@ -144,61 +123,18 @@ class NorMuon(LMOOptimizer):
         moments = [Buffer((s.batch, s.d_out), "float32") for s in hidden]
         return {**super().lay_out_work(layout, variables), SLOT: moments}
 
-
-class _AsGiven(Spectral):
-    """The spectral norm, whose stacks lay matrices as `(d_in, d_out)`."""
-
-    @property
-    def transposed(self) -> None:  # type: ignore[override]
-        """None, so that a stack has all neurons on one axis."""
-        return None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EqualNeurons(Direction):
-    """The LMO over the root mean square of each neuron, at its own norm.
-
-    Args:
-        places: Place of each hidden variable's v in the state, by the
-            variable's position.
-        beta_2: Decay of v.
-        weight_of_gradient: 1 - b1.
-    """
-
-    places: Mapping[int, int]
-    beta_2: float
-    weight_of_gradient: float
-
-    def after(
-        self,
-        O: Tensor,
-        M: Tensor,
-        stack: Stack,
-        matrices: np.ndarray,
-        weights: Sequence[Any],
-        state: State,
-    ) -> tuple[Tensor, Changes]:
+    def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """P at the norm of O, and v; see the base class."""
-        places = [self.places[i] for i in stack.indices]
-        v = ops.concatenate([state[SLOT][k] for k in places])
-        active = [_of_matrices(p, weights[p.index]) for p in stack.parts]
-        share = (1.0 - self.beta_2) / self.weight_of_gradient
-        weight = share * ops.concatenate(active)
+        O, work = found.O, found.work
+        hidden = self._layout.with_roles(("hidden",))
+        places = [hidden.index(i) for i in work.stack.indices]
+        v = ops.concatenate([found.state[SLOT][k] for k in places])
+        with backend.on_host():
+            here = backend.take(found.active, backend.constant(work.matrices))
+            mask = ops.cast(here, "float32")
+        weight = (1.0 - self.beta_2) * backend.on_device(mask)[:, None]
         v = v + weight * (ops.mean(ops.square(O), axis=-2) - v)
         unit, _ = backend.unit_norm(O / (ops.sqrt(v)[:, None, :] + EPSILON))
-        parts = backend.pieces(v, [len(p) for p in stack.parts])
+        parts = backend.pieces(v, [len(p) for p in work.stack.parts])
         changes = {SLOT: dict(zip(places, parts, strict=True))}
         return backend.frobenius_norm(O) * unit, changes
-
-
-def _of_matrices(part: StackPart, weight: Any) -> Tensor:
-    """The weight of each matrix' gradient, `(matrices, 1)`.
-
-    Args:
-        part: A whole variable.
-        weight: A scalar, or one that broadcasts to the variable's shape.
-    """
-    if isinstance(weight, float):
-        return ops.full((len(part), 1), weight, "float32")
-    whole = ops.broadcast_to(weight, part.spec.shape)
-    return part.matrices(whole)[:, 0, :1]

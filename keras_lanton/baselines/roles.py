@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from keras_lanton.optimizers.auxiliary_adamw import ROLES
-from keras_lanton.optimizers.auxiliary_adamw import AuxiliaryAdamW
+from keras_lanton.settings import ADAMW_ROLES
+from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.validation import shown
 
-BOTH = ROLES
+BOTH = ADAMW_ROLES
 
 
 def check_adamw_has_both(auxiliary_adamw: Any) -> None:

@@ -7,23 +7,23 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.norms.norms import RMS
-from keras_lanton.norms.norms import ColNorm
-from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import RowNorm
-from keras_lanton.norms.norms import Rule
-from keras_lanton.norms.norms import Sign
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.optimizers.lmo import LMOOptimizer
-from keras_lanton.orthogonalization.newton_schulz import NewtonSchulz
+from keras_lanton.core.matrices import from_matrices
+from keras_lanton.core.norms import RMS
+from keras_lanton.core.norms import ColNorm
+from keras_lanton.core.norms import Norm
+from keras_lanton.core.norms import RowNorm
+from keras_lanton.core.norms import Rule
+from keras_lanton.core.norms import Sign
+from keras_lanton.core.norms import Spectral
+from keras_lanton.optimizer.lmo import LMOOptimizer
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.settings import NewtonSchulz
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import BASE_NUMBERS
 from keras_lanton.validation import SEED
 from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
-from keras_lanton.variables.matrix_view import from_matrices
-from keras_lanton.variables.spec import VariableSpec
 
 NORMS = {
     "sign": Sign(),
@@ -163,15 +163,9 @@ class Scion(LMOOptimizer):
 
         return {role: Rule(norm, scale) for role, norm in norms.items()}
 
-    def weight_decays(self) -> np.ndarray:
-        """Constrained, 1 for all variables that decay.
-
-        Returns:
-            `(variables,)`.
-        """
-        if not self.constrained:
-            return super().weight_decays()
-        return np.where(self._layout.decayed, 1.0, 0.0)
+    def decay_of(self, role: str) -> float:
+        """The decay gamma of a role: constrained, 1."""
+        return 1.0 if self.constrained else super().decay_of(role)
 
     def initialize(self, variables: Sequence[Any], seed: int = 0) -> None:
         """Draws hidden kernels and embeddings on the edges of their balls.

@@ -27,7 +27,7 @@ from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
-from keras_lanton.optimizers.lmo import LMOOptimizer
+from keras_lanton.optimizer.lmo import LMOOptimizer
 
 
 @logic

@@ -17,8 +17,8 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
-from keras_lanton.variables.block_kinds import block_of
-from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.roles.block_kinds import block_of
+from keras_lanton.roles.spec import assigned_spec
 
 ETA = 0.01
 

@@ -3,10 +3,10 @@
 import numpy as np
 from keras import ops
 
-from keras_lanton.norms.norms import Norm
-from keras_lanton.norms.norms import Spectral
-from keras_lanton.norms.nuclear_norm import svd_nuclear_norm
-from keras_lanton.orthogonalization.newton_schulz import coefficient_rows
+from keras_lanton.coefficients import coefficient_rows
+from keras_lanton.core.norms import Norm
+from keras_lanton.core.norms import Spectral
+from keras_lanton.core.nuclear_norm import svd_nuclear_norm
 
 # Thirty plain steps: the exact polar factor.
 EXACT = Spectral(

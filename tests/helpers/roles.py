@@ -7,8 +7,8 @@ import pytest
 from keras import layers
 
 from helpers import role_tables as tables
-from keras_lanton.variables.from_layers import read_model
-from keras_lanton.variables.from_paths import infer_roles
+from keras_lanton.roles.from_layers import read_model
+from keras_lanton.roles.from_paths import infer_roles
 
 
 # Tables of names and views.

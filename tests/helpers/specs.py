@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from keras_lanton.variables.spec import VariableSpec
-from keras_lanton.variables.spec import assigned_spec
+from keras_lanton.roles.spec import VariableSpec
+from keras_lanton.roles.spec import assigned_spec
 
 KINDS = {
     "dense": ((4, 6), "hidden", 0, 1),

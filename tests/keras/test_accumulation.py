@@ -22,7 +22,7 @@ from helpers.runs import reference_weights
 from helpers.runs import run
 from helpers.runs import state_of
 from helpers.tiers import logic
-from keras_lanton.orthogonalization import dispatch
+from keras_lanton.fast import dispatch
 
 
 # -- Gradient accumulation -------------------------------------------------
@@ -89,7 +89,7 @@ def test_state_stays_on_micro_steps(preset):
 )
 def test_no_newton_schulz_on_micro_steps(monkeypatch, reference):
     calls = []
-    for name in ("newton_schulz", "gram_newton_schulz"):
+    for name in ("standard_newton_schulz", "gram_newton_schulz"):
         original = getattr(dispatch, name)
 
         def counted(*args, original=original, **kwargs):

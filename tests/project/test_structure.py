@@ -16,15 +16,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "keras_lanton"
 # One line per folder, from the bottom up: each imports what is above it here.
 FLOORS = (
-    ("types", "version", "validation"),
+    ("types", "version", "validation", "coefficients", "settings"),
     ("backends",),
-    ("variables",),
-    ("orthogonalization",),
-    ("norms",),
-    ("noise",),
-    ("optimizers",),
+    ("roles",),
+    ("core",),
+    ("fast",),
+    ("optimizer",),
     ("lanton", "baselines"),
-    ("utils",),
+    ("tools",),
     ("callbacks", "scaling"),
     ("__init__", "__main__"),
 )
@@ -33,7 +32,7 @@ APART = (("lanton", "baselines"), ("callbacks", "scaling"))
 FILES = sorted(PACKAGE.rglob("*.py"))
 # Test files of no single module: what several share.
 SHARED = {
-    "backends/test_kernels.py": "pallas_kernels and triton_kernels",
+    "fast/test_kernels.py": "triton_kernels",
     "baselines/test_all.py": "every optimizer of `helpers.baselines.BASELINES`",
     "baselines/test_oracles.py": "the same, against their oracles",
     "baselines/test_published.py": "the same, against others' code",
@@ -116,7 +115,7 @@ def test_backends_are_behind_their_folder(path: pathlib.Path) -> None:
     for name in imports(path):
         assert not name.startswith("keras.src"), name
         if name.split(".")[0] in ("jax", "torch", "tensorflow"):
-            assert room(path) == "backends", name
+            assert room(path) in ("backends", "fast"), name
     if room(path) == "backends":  # which know of no algorithm
         rooms = {room(MODULES[name]) for name in own_modules(path)}
         assert rooms <= {"types", "validation", "backends"}, rooms
@@ -139,8 +138,7 @@ def test_imports_with_keras_numpy_and_one_backend_only() -> None:
         " if m.startswith('keras_lanton.backends.')]\n"
         "own = 'keras_lanton.backends.' + keras.backend.backend()\n"
         "package = 'keras_lanton.backends.'\n"
-        "shared = {package + m for m in ('functional', 'elementwise')}\n"
-        "assert set(loaded) == {own} | shared, loaded\n"
+        "assert set(loaded) == {own, package + 'reference'}, loaded\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
@@ -150,8 +148,8 @@ def test_optimizers_are_at_most_two_steps_from_keras() -> None:
     """LayerwiseOptimizer, then LMOOptimizer, then a leaf."""
     import keras_lanton
     from keras_lanton import baselines
-    from keras_lanton.optimizers.base import LayerwiseOptimizer
-    from keras_lanton.optimizers.lmo import LMOOptimizer
+    from keras_lanton.optimizer.base import LayerwiseOptimizer
+    from keras_lanton.optimizer.lmo import LMOOptimizer
 
     leaves = [getattr(baselines, name) for name in baselines.__all__]
     for cls in [keras_lanton.Lanton, *leaves]:
@@ -240,13 +238,13 @@ def test_what_trains_a_run_is_a_module() -> None:
 @pytest.mark.parametrize(
     ("line", "home"),
     [
-        (5, "optimizers/lmo"),
-        (6, "norms/norms"),
-        (7, "noise/formulas"),
-        (7, "norms/norms"),
-        (8, "noise/formulas"),
-        (9, "noise/formulas"),
-        (10, "optimizers/lmo"),
+        (5, "core/step"),
+        (6, "core/norms"),
+        (7, "core/noise"),
+        (7, "core/norms"),
+        (8, "core/noise"),
+        (9, "core/noise"),
+        (10, "core/step"),
     ],
 )
 def test_line_of_the_paper_is_found_by_searching(line: int, home: str) -> None:
@@ -263,13 +261,7 @@ def test_line_of_the_paper_is_found_by_searching(line: int, home: str) -> None:
     pytest.fail(f"no tag of line {line} in {home}.py")
 
 
-STEP = (
-    "variables",
-    "orthogonalization",
-    "norms",
-    "noise",
-    "optimizers",
-)
+STEP = ("roles", "core", "fast", "optimizer")
 
 
 @logic

@@ -10,7 +10,7 @@ from helpers.variables import to_tensors
 from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
-from keras_lanton import backends
+from keras_lanton.backends import backend
 from keras_lanton.baselines import DMuon
 from keras_lanton.baselines import Scion
 
@@ -52,9 +52,8 @@ def test_a_step_waits_for_a_gpu_twice(
     Constants are copied to a GPU on the steps that first need them.
     """
     of_keras = {"schedule": 3}  # to compute the rate
-    backend = backends.load()
     monkeypatch.setattr(backend, "device", lambda: "gpu")
-    backend._constant.cache_clear()
+    backend._constants.clear()
     gpu = PretendedGpu()
     with gpu, keras.device("cuda:0"):
         variables = make_variables()
@@ -70,7 +69,7 @@ def test_a_step_waits_for_a_gpu_twice(
             optimizer.apply(tensors, variables)
             if step >= 12:
                 assert len(gpu.waits) <= 2 + of_keras.get(name, 0), gpu.waits
-        backend._constant.cache_clear()
+        backend._constants.clear()
         assert all(gpu.is_on_gpu(v.value) for v in optimizer.variables)
 
 

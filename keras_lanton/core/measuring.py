@@ -1,0 +1,378 @@
+"""Lines 7 to 9 on a plan: which matrices are measured now, and what follows.
+
+In every `interval` steps each matrix is measured once. Staggered, a chunk of
+each group on every step: then no step is longer than another, and of the
+previous gradient only the chunk is kept that the next step measures.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_lanton.backends import backend
+from keras_lanton.core.noise import momentum_variance
+from keras_lanton.core.noise import rate_ratio
+from keras_lanton.core.noise import sample_variance
+from keras_lanton.core.noise import share_of_measurements
+from keras_lanton.core.noise import update_noise
+from keras_lanton.core.norms import Norm
+from keras_lanton.core.plan import MeasurementGroup
+from keras_lanton.core.plan import NoiseSlice
+from keras_lanton.core.plan import Plan
+from keras_lanton.core.whitening import EntryNoise
+from keras_lanton.core.whitening import line_rms
+from keras_lanton.settings import NoiseAdaptiveRate
+from keras_lanton.types import State
+from keras_lanton.types import Tensor
+
+LARGEST = 1e36  # of what is measured: its sums and multiples are finite
+LARGEST_NOISE = 1e30  # in units of the signal
+
+
+def measure(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    G: Sequence[Tensor],
+    B_last: Sequence[Tensor],
+    state: State,
+    *,
+    active: Tensor,
+    t: Tensor,
+) -> tuple[Tensor, State]:
+    """Rates over eta_t, and the new state [Alg. 1, lines 7 to 9].
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        G: Gradients, one per variable.
+        B_last: B_{t-1}, likewise.
+        state: The state before this step.
+        active: Which matrices have a gradient, `(matrices,)` bool.
+        t: Number of this step.
+
+    Returns:
+        Ratios `(matrices,)` float32, and the changed entries of the state:
+        `"noise"`, `"measurements"`, `"row_noise"` and `"col_noise"` with
+        `within_matrices`, and the gradients that the next step compares with,
+        if it does.
+    """
+    if not plan.groups:
+        return ops.ones_like(state["noise"]), {}
+    with backend.on_host():
+        due = due_chunks(plan, settings, t)
+        measured = measured_matrices(
+            plan, settings, due, state["last_step"], active, t
+        )
+    samples = take_samples(plan, settings, G, B_last, state, due)
+    d = ops.concatenate([sample[0] for sample in samples])
+    new = _accumulate(plan, settings, state, d, samples, measured)
+    if "previous_gradient" in state:
+        # XLA must know that the samples come before.
+        new["previous_gradient"] = store_gradients(
+            plan, settings, G, state, backend.after(d, active), t
+        )
+    ratio = rate_ratio(
+        settings, new["noise"], new["measurements"], plan.rate_groups
+    )
+    return ratio, new
+
+
+def due_chunks(plan: Plan, settings: NoiseAdaptiveRate, t: Tensor) -> Tensor:
+    """The chunk of each group that is measured on step t.
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        t: Number of the step.
+
+    Returns:
+        `(groups,)` int32; the number of chunks where a group pauses.
+    """
+    first = 1 if settings.reference == "independent_gradient" else 2
+    start = t - first - backend.constant(plan.offsets)
+    due = ops.mod(start, settings.interval)
+    return backend.minimum(due, backend.constant(plan.chunk_counts))
+
+
+def measured_matrices(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    due: Tensor,
+    last_step: Tensor,
+    active: Tensor,
+    t: Tensor,
+) -> Tensor:
+    """The matrices that are due and have both gradients of D_t.
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        due: From `due_chunks`.
+        last_step: Last step with a gradient, `(matrices,)` int32.
+        active: Which matrices have a gradient, `(matrices,)` bool.
+        t: Number of this step.
+
+    Returns:
+        `(matrices,)` bool.
+    """
+    comparable = active
+    if settings.alpha_unit == "signal" or settings.reference == "momentum":
+        comparable = ops.logical_and(active, last_step > 0)
+    if settings.reference == "previous_gradient":
+        # Only the immediately preceding gradient will do.
+        known = ops.logical_and(active, last_step > 0)
+        comparable = ops.logical_and(known, last_step == t - 1)
+    here = backend.take(due, backend.constant(plan.group_of))
+    is_due = here == backend.constant(plan.chunk_of)
+    return ops.logical_and(is_due, comparable)
+
+
+def take_samples(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    G: Sequence[Tensor],
+    B_last: Sequence[Tensor],
+    state: State,
+    due: Tensor,
+) -> list[tuple[Tensor, ...]]:
+    """The measures of the noise samples D_t of each group's due chunk.
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        G: Gradients, one per variable.
+        B_last: B_{t-1}, likewise.
+        state: The state before this step.
+        due: From `due_chunks`.
+
+    Returns:
+        For each group tensors of its `sample_shapes`, float32.
+    """
+    samples = []
+    pairs = zip(plan.groups, *backend.unpack(due), strict=True)
+    for k, (group, chunk) in enumerate(pairs):
+        sample = functools.partial(
+            _sample, settings, group, k, chunk, G, B_last, state
+        )
+        if group.pauses:
+            shapes = group.sample_shapes
+            nothing = functools.partial(_zeros, shapes)
+            is_due = chunk < len(group.chunks)
+            samples.append(backend.cond(is_due, sample, nothing))
+        else:
+            samples.append(sample())
+    return samples
+
+
+def _zeros(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    return tuple(ops.zeros(shape, "float32") for shape in shapes)
+
+
+def _sample(
+    settings: NoiseAdaptiveRate,
+    group: MeasurementGroup,
+    k: int,
+    chunk: Any,
+    G: Sequence[Tensor],
+    B_last: Sequence[Tensor],
+    state: State,
+) -> tuple[Tensor, ...]:
+    """The measures of D_t in a chunk of group k."""
+    if settings.reference == "independent_gradient":
+        D = _chunk(group, chunk, state["gradient_difference"])
+    elif settings.reference == "momentum":
+        D = _chunk(group, chunk, G) - _chunk(group, chunk, B_last)
+    else:
+        before = ops.cast(state["previous_gradient"][k], "float32")
+        D = _chunk(group, chunk, G) - before
+    if not backend.EAGER:  # where huge gradients are not halved
+        D = backend.clip(D, -LARGEST, LARGEST)
+    in_units = settings.alpha_unit == "signal"
+    B = _chunk(group, chunk, B_last) if in_units else None
+    d = dual_norms(group.norm, D, B)
+    if group.noise is None:
+        return (d,)
+    rows, columns = line_rms(D)
+    return d, backend.minimum(rows, LARGEST), backend.minimum(columns, LARGEST)
+
+
+def dual_norms(norm: Norm, D: Tensor, B: Tensor | None) -> Tensor:
+    """||D_t||_* of each matrix, or ||D_t||_* / ||B_{t-1}||_*.
+
+    Args:
+        norm: Of the matrices.
+        D: Noise samples, `(n, rows, columns)` float32.
+        B: Momentum, likewise, or None.
+
+    Returns:
+        `(n,)` float32, over the norm's `dual_scale` without B.
+    """
+    d = backend.minimum(norm.dual(D), LARGEST)
+    if B is None:
+        return d
+    signal = backend.minimum(norm.dual(B), LARGEST)
+    d = d / backend.where(signal > 0, signal, 1.0)
+    return backend.minimum(d, LARGEST_NOISE)
+
+
+def _accumulate(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    state: State,
+    d: Tensor,
+    samples: Sequence[tuple[Tensor, ...]],
+    measured: Tensor,
+) -> State:
+    """The noise after this step [Alg. 1, line 7].
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        state: The state before this step.
+        d: Dual norms of all groups' samples, one after the other.
+        samples: From `take_samples`.
+        measured: Which matrices were measured, `(matrices,)` bool, on the
+            host.
+    """
+    d = backend.take(d, backend.constant(plan.sample_of))
+    if settings.alpha_unit != "signal":  # a quotient, where it cancels
+        d = backend.constant(plan.dual_scale) * d
+    measured = backend.on_device(measured)
+    noise = update_noise(state["noise"], d, beta_2=settings.beta_2)
+    new = {
+        "noise": backend.where(measured, noise, state["noise"]),
+        "measurements": state["measurements"] + ops.cast(measured, "int32"),
+    }
+    if not plan.whitened:
+        return new
+    masks = [
+        backend.take(measured, backend.constant(one))[:, None]
+        for one in plan.whitened
+    ]
+    for i, name in ((1, "row_noise"), (2, "col_noise")):
+        parts: list[list[Tensor]] = [[] for _ in masks]
+        for group, sample in zip(plan.groups, samples, strict=True):
+            if group.noise is not None:
+                parts[group.noise.index].append(_of_all(group, sample[i]))
+        new[name] = [
+            _updated(old, part, mask, settings.beta_2)
+            for old, part, mask in zip(state[name], parts, masks, strict=True)
+        ]
+    return new
+
+
+def _of_all(group: MeasurementGroup, sample: Tensor) -> Tensor:
+    """A sample of a chunk as one of each chunk of the group."""
+    if len(group.chunks) == 1:
+        return sample
+    return backend.take(sample, backend.constant(group.place_in_chunk))
+
+
+def _updated(
+    old: Tensor, parts: Sequence[Tensor], mask: Tensor, beta_2: float
+) -> Tensor:
+    """The noise of rows or columns, where it was measured."""
+    d = parts[0] if len(parts) == 1 else ops.concatenate(parts)
+    return backend.where(mask, update_noise(old, d, beta_2=beta_2), old)
+
+
+def store_gradients(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    G: Sequence[Tensor],
+    state: State,
+    active: Tensor,
+    t: Tensor,
+) -> list[Tensor]:
+    """The gradients that the next step compares with.
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        G: Gradients, one per variable.
+        state: `"previous_gradient"`, one chunk per group.
+        active: Which matrices have a gradient, `(matrices,)` bool.
+        t: Number of this step.
+
+    Returns:
+        One chunk per group; without any gradient the stored one.
+    """
+    with backend.on_host():
+        due = due_chunks(plan, settings, t + 1)
+        coming = backend.where(
+            ops.any(active), due, backend.constant(plan.chunk_counts)
+        )
+    (coming,) = backend.unpack(coming)
+    return [
+        _chunk_or_old(group, chunk, G, old)
+        for group, chunk, old in zip(
+            plan.groups, coming, state["previous_gradient"], strict=True
+        )
+    ]
+
+
+def _chunk(
+    group: MeasurementGroup,
+    chunk: Any,
+    tensors: Sequence[Tensor],
+    dtype: str = "float32",
+) -> Tensor:
+    """A chunk of the variables' tensors, by its number: `group.shape`."""
+
+    def gather(i: int) -> Tensor:
+        return ops.cast(group.gather(i, tensors), dtype)
+
+    count = len(group.chunks)
+    if count == 1:
+        return gather(0)
+    if group.gathers_whole and not isinstance(chunk, int):
+        chunks = group.gather_all(tensors)
+        return ops.cast(ops.take(chunks, chunk, axis=0), dtype)
+    branches = [functools.partial(gather, i) for i in range(count)]
+    return backend.switch(chunk, branches)
+
+
+def _chunk_or_old(
+    group: MeasurementGroup, chunk: Any, tensors: Sequence[Tensor], old: Tensor
+) -> Tensor:
+    """A chunk in the dtype of the stored one, which stays in a pause."""
+    (found,) = backend.replace_if(
+        chunk < len(group.chunks),
+        lambda old: (_chunk(group, chunk, tensors, old.dtype),),
+        old,
+    )
+    return found
+
+
+def entry_noise(
+    settings: NoiseAdaptiveRate,
+    place: NoiseSlice,
+    matrices: Tensor,
+    state: State,
+    *,
+    beta_1: float,
+    nesterov: bool,
+) -> EntryNoise:
+    """The noise of the entries of a stack's matrices.
+
+    Args:
+        settings: Of the noise.
+        place: Where the state has that of their rows and columns.
+        matrices: Positions of the matrices, `(n,)` int32.
+        state: The state, with this step's measurements.
+        beta_1: Decay of the momentum.
+        nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
+    """
+    count = backend.take(state["measurements"], matrices)
+    # Of the sample, over one gradient's.
+    variance = sample_variance(settings.reference, beta_1)
+    unit = share_of_measurements(settings.beta_2, count) * variance**0.5
+    here = slice(place.start, place.stop)
+    return EntryNoise(
+        rows=state["row_noise"][place.index][here] / unit[:, None],
+        columns=state["col_noise"][place.index][here] / unit[:, None],
+        known=count > 0,
+        momentum_share=momentum_variance(beta_1, nesterov) ** 0.5,
+    )

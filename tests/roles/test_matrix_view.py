@@ -1,0 +1,108 @@
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from keras import ops
+
+from helpers.tiers import logic
+from keras_lanton.core.matrices import from_matrices
+from keras_lanton.core.matrices import to_matrices
+from keras_lanton.roles.matrix_view import MatrixView
+
+
+@st.composite
+def views(draw: st.DrawFn) -> MatrixView:
+    """Any axes of any shape up to rank 5, with blocks where they fit."""
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=0, max_size=5)))
+    axes = draw(st.permutations(range(len(shape))))
+    cuts = sorted(
+        draw(st.lists(st.integers(0, len(shape)), min_size=2, max_size=2))
+    )
+    outputs = tuple(axes[cuts[1] :])
+    blocks = 1
+    if outputs and shape[outputs[-1]] > 1:
+        size = shape[outputs[-1]]
+        blocks = draw(
+            st.sampled_from([b for b in range(1, size + 1) if size % b == 0])
+        )
+    return MatrixView(
+        shape=shape,
+        batch_axes=tuple(axes[: cuts[0]]),
+        input_axes=tuple(axes[cuts[0] : cuts[1]]),
+        output_axes=outputs,
+        output_blocks=blocks,
+    )
+
+
+@logic
+@hypothesis.given(views())
+def test_from_matrices_is_the_inverse_of_to_matrices(view: MatrixView) -> None:
+    tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)
+    matrices = to_matrices(ops.convert_to_tensor(tensor), view)
+    assert tuple(matrices.shape) == (view.batch, view.d_in, view.d_out)
+    back = ops.convert_to_numpy(from_matrices(matrices, view))
+    np.testing.assert_array_equal(back, tensor)
+
+
+@logic
+@hypothesis.given(views())
+def test_to_matrices_against_index_loops(view: MatrixView) -> None:
+    tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)
+    matrices = ops.convert_to_numpy(
+        to_matrices(ops.convert_to_tensor(tensor), view)
+    )
+    sizes = {
+        axes: [view.shape[a] for a in axes]
+        for axes in (view.batch_axes, view.input_axes, view.output_axes)
+    }
+    for index in np.ndindex(view.shape):
+        batch, row, column = (
+            int(np.ravel_multi_index([index[a] for a in axes], sizes[axes]))
+            if axes
+            else 0
+            for axes in (view.batch_axes, view.input_axes, view.output_axes)
+        )
+        if view.output_blocks > 1:
+            last = view.shape[view.output_axes[-1]]
+            outer, inner = divmod(column, last)
+            block, inner = divmod(inner, last // view.output_blocks)
+            batch = batch * view.output_blocks + block
+            rows = view.d_in
+            # With outer output axes the rows hold them beside the inputs.
+            flat = row * (view.d_out // (last // view.output_blocks)) + outer
+            column = flat * (last // view.output_blocks) + inner
+            row, column = divmod(column, view.d_out)
+            assert row < rows
+        assert matrices[batch, row, column] == tensor[index]
+
+
+def test_gates_are_contiguous_blocks_of_the_last_axis() -> None:
+    kernel = np.arange(3 * 8, dtype="float32").reshape(3, 8)
+    view = MatrixView(
+        shape=(3, 8), input_axes=(0,), output_axes=(1,), output_blocks=4
+    )
+    gates = ops.convert_to_numpy(
+        to_matrices(ops.convert_to_tensor(kernel), view)
+    )
+    for i in range(4):
+        np.testing.assert_array_equal(gates[i], kernel[:, 2 * i : 2 * i + 2])
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"input_axes": (0,), "output_axes": (0, 1)},
+        {"input_axes": (0,)},
+        {"input_axes": (0,), "output_axes": (2,)},
+    ],
+)
+def test_axes_must_name_every_axis_once(axes: dict) -> None:
+    with pytest.raises(ValueError, match="Received: batch_axes="):
+        MatrixView(shape=(2, 3), **axes)
+
+
+def test_blocks_must_divide_the_last_output_axis() -> None:
+    with pytest.raises(ValueError, match="Received: output_blocks=3"):
+        MatrixView(
+            shape=(2, 8), input_axes=(0,), output_axes=(1,), output_blocks=3
+        )
