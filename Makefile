@@ -59,25 +59,26 @@ sweep-all: $(DEMO_VENV)/ready
 ## paper        the paper's experiments on two cores, then docs/paper.md
 paper: $(VENV)/ready
 	$(ON_JAX) $(VENV)/bin/python -m experiments.paper
-	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
+	$(VENV)/bin/python -m experiments.paper.report
 
 ## pictures     the pictures of docs/how_it_works.md, a minute
 pictures: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.pictures
+	$(ON_JAX) $(VENV)/bin/python tools/make_pictures.py
 
-# TEXT: files of text other than those that the experiments train on.
-## paper-defaults  what each of Lanton's defaults does: make ... TEXT="a.txt"
+# TEXTS: as below, a folder with wiki.txt.
+## paper-defaults  what single settings of Lanton do: make ... TEXTS=folder
 paper-defaults: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.paper defaults width \
-	  --output runs/paper_defaults $(if $(TEXT),--text $(TEXT))
-	$(ON_JAX) $(VENV)/bin/python -m experiments.paper.report
+	$(ON_JAX) $(VENV)/bin/python -m experiments.paper defaults \
+	  $(if $(TEXTS),--texts $(TEXTS))
+	$(VENV)/bin/python -m experiments.paper.report
 
 # TEXTS: the folder of wiki.txt and sotu.txt, or .txt.gz, .txt.xz. LIMIT: stops
 # after so many runs.
 ## evidence     the missing runs of docs/evidence.md, then the page: days
 evidence: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.evidence \
+	$(ON_JAX) $(VENV)/bin/python -m experiments \
 	  $(if $(TEXTS),--texts $(TEXTS)) $(if $(LIMIT),--limit $(LIMIT))
+	$(VENV)/bin/python -m experiments.report
 
 # ALL: `--all` also runs what CONTRIBUTING.md lists as left to `make test-all`.
 PYTEST = -m pytest -n 2 --dist worksteal $(ALL)

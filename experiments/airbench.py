@@ -78,3 +78,22 @@ def make_model(images, widths):
     whitening.kernel.assign(whitening_kernel(images.x_train))
     whitening.kernel.trainable = False  # its bias learns
     return keras.Model(inputs, outputs)
+
+
+def linear_decay(learning_rate, steps):
+    """The learning rate falls linearly to 0 over `steps`."""
+    return keras.optimizers.schedules.PolynomialDecay(
+        learning_rate, decay_steps=steps, end_learning_rate=0.0
+    )
+
+
+def compile_model(model, optimizer, jit_compile):
+    """Compile with airbench's loss, of smoothed labels."""
+    model.compile(
+        optimizer,
+        loss=keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=0.2
+        ),
+        metrics=["accuracy"],
+        jit_compile=jit_compile,
+    )

@@ -185,3 +185,24 @@ def learning_rates(experiment):
         for row in ROWS
         if row.experiment == experiment
     }
+
+
+def image_options(method):
+    """Arguments of a method's optimizer on the CNN.
+
+    The paper's, but no weight decay; for methods without a row airbench's, or
+    the defaults. Keras' Muon takes matrices alone: here that is the head, all
+    other weights go to its Adam.
+    """
+    others = {
+        "sgd": {"momentum": 0.85, "nesterov": True},
+        "adamw": {"weight_decay": 0.0},
+        "keras_muon": {"weight_decay": 0.0, "adam_weight_decay": 0.0},
+    }
+    if method in others:
+        return others[method]
+    paper = "lanton_paper" if method == "lanton" else method
+    options = dict(find(paper, "cnn_cifar100").options)
+    if method == "lanton":
+        del options["vector_norm"]  # AdamW updates vectors
+    return {**options, "weight_decay": None}

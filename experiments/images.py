@@ -33,12 +33,15 @@ import time
 import keras
 
 from experiments import hyperparameters
+from experiments.airbench import compile_model
+from experiments.airbench import linear_decay
 from experiments.airbench import make_model
+from experiments.arguments import positive
+from experiments.arguments import print_table
 from experiments.image_data import load_cifar100
 from experiments.image_data import load_digits
 from experiments.image_data import training_batches
 from experiments.optimizers import construct
-from experiments.pretraining import positive
 from experiments.training import draw_monitors
 from experiments.training import make_monitors
 
@@ -55,8 +58,6 @@ OPTIMIZERS = (
     "scion",
     "mars",
 )
-
-LABEL_SMOOTHING = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,31 +106,10 @@ PRESETS = {
 }
 
 
-def make_schedule(learning_rate, steps):
-    """The learning rate falls linearly to 0 over `steps`."""
-    return keras.optimizers.schedules.PolynomialDecay(
-        learning_rate, decay_steps=steps, end_learning_rate=0.0
-    )
-
-
-def make_optimizer(name, learning_rate, **kwargs):
+def make_optimizer(name, learning_rate):
     """An optimizer by name; the learning rate may be a schedule."""
-    if name == "sgd":
-        return keras.optimizers.SGD(learning_rate, momentum=0.85, nesterov=True)
-    if name == "adamw":
-        return keras.optimizers.AdamW(learning_rate, weight_decay=0.0)
-    if name == "keras_muon":
-        # Keras' Muon takes matrices alone: here that is the head, all other
-        # weights go to its Adam.
-        return keras.optimizers.Muon(
-            learning_rate, weight_decay=0.0, adam_weight_decay=0.0
-        )
-    paper = "lanton_paper" if name == "lanton" else name
-    options = dict(hyperparameters.find(paper, "cnn_cifar100").options)
-    options |= kwargs
-    if name == "lanton":
-        del options["vector_norm"]  # AdamW updates vectors
-    return construct(name, learning_rate, options=options, weight_decay=None)
+    options = hyperparameters.image_options(name)
+    return construct(name, learning_rate, options=options)
 
 
 def make_stopwatch(seconds):
@@ -156,16 +136,11 @@ def train(name, learning_rate, images, args):
     preset = args.preset
     model = make_model(images, preset.widths)
     steps_per_epoch = len(images.x_train) // preset.batch_size
-    model.compile(
-        optimizer=make_optimizer(
-            name, make_schedule(learning_rate, args.epochs * steps_per_epoch)
-        ),
-        loss=keras.losses.CategoricalCrossentropy(
-            from_logits=True, label_smoothing=LABEL_SMOOTHING
-        ),
-        metrics=["accuracy"],
-        # torch.compile would take longer than the digits' training.
-        jit_compile=False if keras.backend.backend() == "torch" else "auto",
+    schedule = linear_decay(learning_rate, args.epochs * steps_per_epoch)
+    # torch.compile would take longer than the digits' training.
+    eager = keras.backend.backend() == "torch"
+    compile_model(
+        model, make_optimizer(name, schedule), False if eager else "auto"
     )
     print(f"{name}, learning rate {learning_rate:g}")
     seconds = []
@@ -189,32 +164,6 @@ def train(name, learning_rate, images, args):
         # The first epoch compiles and does not count, if there are others.
         "seconds_per_epoch": statistics.mean(seconds[1:] or seconds),
     }
-
-
-def print_table(results):
-    row = "{:<10}{:>15}{:>8}{:>16}{:>15}{:>15}".format
-    print()
-    print(
-        row(
-            "optimizer",
-            "learning rate",
-            "loss",
-            "train accuracy",
-            "test accuracy",
-            "seconds/epoch",
-        )
-    )
-    for result in results:
-        print(
-            row(
-                result["optimizer"],
-                f"{result['learning_rate']:g}",
-                f"{result['loss'][-1]:.3f}",
-                f"{result['train_accuracy']:.1%}",
-                f"{result['test_accuracy']:.1%}",
-                f"{result['seconds_per_epoch']:.2f}",
-            )
-        )
 
 
 def parse(argv):
@@ -263,7 +212,19 @@ def main(argv=None):
         train(name, rate, images, args)
         for name, rate in zip(args.optimizer, rates, strict=True)
     ]
-    print_table(results)
+    print_table(
+        [
+            {
+                "optimizer": result["optimizer"],
+                "learning rate": f"{result['learning_rate']:g}",
+                "loss": f"{result['loss'][-1]:.3f}",
+                "train accuracy": f"{result['train_accuracy']:.1%}",
+                "test accuracy": f"{result['test_accuracy']:.1%}",
+                "seconds/epoch": f"{result['seconds_per_epoch']:.2f}",
+            }
+            for result in results
+        ]
+    )
     path = args.output / "results.json"
     path.write_text(json.dumps(results, indent=1) + "\n")
 

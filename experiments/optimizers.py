@@ -9,11 +9,7 @@ from experiments import hyperparameters
 from experiments.baselines import BlockwiseAdamW
 from experiments.baselines import Lamb
 from experiments.baselines import Mars
-from experiments.styles import STYLES
 from keras_lanton import baselines
-
-# All that trains language models; SGD does not.
-OPTIMIZERS = tuple(name for name in STYLES if name != "sgd")
 
 LANTONS = ("lanton", "lanton_paper")  # which measure noise
 
@@ -41,13 +37,8 @@ def make_optimizer(name, learning_rate, experiment="gpt2_small", **kwargs):
     """An optimizer by name, with the paper's options of an experiment."""
     if name == "keras_muon":
         decay = hyperparameters.DECAY["weight_decay"]
-        return keras.optimizers.Muon(
-            learning_rate,
-            adam_beta_2=0.95,
-            adam_weight_decay=decay,
-            weight_decay=decay,
-            **kwargs,
-        )
+        kwargs |= {"adam_beta_2": 0.95, "adam_weight_decay": decay}
+        return construct(name, learning_rate, weight_decay=decay, **kwargs)
     if name in ("adamw", "mars"):
         # GPT-2's and MARS' usual clipping, which AdamW needs here: without it
         # the demo's loss jumps at the end of the warm-up, and ends higher.
@@ -56,18 +47,41 @@ def make_optimizer(name, learning_rate, experiment="gpt2_small", **kwargs):
     return construct(name, learning_rate, options=options, **kwargs)
 
 
+@keras.saving.register_keras_serializable(package="experiments")
+class AdamWOfTables(keras.optimizers.AdamW):
+    """AdamW with a learning rate of its own for embeddings.
+
+    Args:
+        *args: As `keras.optimizers.AdamW`.
+        table_factor: The rate of embeddings over the learning rate.
+        **kwargs: As `keras.optimizers.AdamW`.
+    """
+
+    def __init__(self, *args, table_factor=1.0, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table_factor = table_factor
+
+    def update_step(self, gradient, variable, learning_rate):
+        if "embedding" in variable.path:
+            learning_rate = self.table_factor * learning_rate
+        super().update_step(gradient, variable, learning_rate)
+
+
 def construct(method, learning_rate, *, options=(), **kwargs):
     """The optimizer of a method, with these options.
 
     Args:
-        method: A name in `hyperparameters.ROWS` or `WITHOUT_ROWS`.
+        method: A name below.
         learning_rate: Float or schedule.
-        options: Pairs of names and values, as in `Row.options`.
+        options: Pairs of arguments and values; "noise.alpha" is the argument
+            `alpha` of the part `noise`.
         **kwargs: More of them, e.g. `global_clipnorm`.
     """
     classes = {
         "sgd": keras.optimizers.SGD,
         "adamw": keras.optimizers.AdamW,
+        "adamw_tables": AdamWOfTables,
+        "keras_muon": keras.optimizers.Muon,
         "lanton": keras_lanton.Lanton,
         "lanton_paper": keras_lanton.Lanton.paper,
         "muon": baselines.Muon,

@@ -3,7 +3,7 @@
 import dataclasses
 
 from experiments import hyperparameters
-from experiments.optimizers import OPTIMIZERS
+from experiments.styles import OPTIMIZERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

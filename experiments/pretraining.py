@@ -26,18 +26,21 @@ import argparse
 import dataclasses
 import os
 import pathlib
+import statistics
 import time
 
 from experiments import batches
+from experiments.arguments import existing_file
+from experiments.arguments import positive
 from experiments.corpora import DATASETS
 from experiments.corpora import STREAMS
 from experiments.devices import devices_scope
-from experiments.optimizers import OPTIMIZERS
 from experiments.presets import PRESETS
 from experiments.results import plot
+from experiments.results import print_runs
 from experiments.results import print_sample
-from experiments.results import print_table
-from experiments.sweep import sweep
+from experiments.styles import OPTIMIZERS
+from experiments.token_files import write_json
 from experiments.tokens import describe_source
 from experiments.tokens import load_data
 from experiments.tokens import planned_steps
@@ -62,48 +65,54 @@ def train_all(args, data, source):
     ]
     with devices_scope(args.distribution):
         histories = [train(run, data, args.resume) for run in runs]
-    print_table(histories)
+    print_runs(histories)
     plot(histories, args.output / "loss.png")
     print_sample(runs[0], data)
 
 
-def positive(kind):
-    def convert(text):
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
+def sweep(args, data, source):
+    """Try each optimizer's learning rates in shorter runs."""
+    histories = []
+    for name, rate in args.rates:
+        run = Run(
+            folder=args.output / "sweep" / f"{name}-{rate:g}",
+            preset=args.preset,
+            optimizer=name,
+            learning_rate=rate,
+            steps=planned_steps(args),
+            seed=args.seed,
+            source=source,
+        )
+        with devices_scope(args.distribution):
+            histories.append(train(run, data, args.resume, verbose=0))
+        print(
+            f"{name}, learning rate {rate:g}: validation loss "
+            f"{histories[-1]['validation_loss'][-1]:.3f}",
+            flush=True,
+        )
+    print_runs(histories)
+    results = [
+        {
+            "optimizer": history["settings"]["optimizer"],
+            "learning_rate": history["settings"]["learning_rate"],
+            "steps": history["settings"]["steps"],
+            "validation_loss": history["validation_loss"][-1],
+            "seconds_per_step": statistics.median(history["seconds"]),
+        }
+        for history in histories
+    ]
+    write_json(args.output / "sweep.json", results)
+    for name in dict.fromkeys(name for name, _ in args.rates):
+        best = min(
+            (result for result in results if result["optimizer"] == name),
+            key=lambda result: result["validation_loss"],
+        )
+        print(f"Best for {name}: learning rate {best['learning_rate']:g}")
 
-    convert.__name__ = kind.__name__  # argparse prints it
-    return convert
 
-
-def existing_file(text):
-    path = pathlib.Path(text)
-    if not path.is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {text}")
-    return path
-
-
-def make_parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_text_options(parser):
+    """What the text is, and its tokens."""
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default="gpt2_demo")
-    add(
-        "--optimizer",
-        nargs="+",
-        choices=OPTIMIZERS,
-        default=["lanton", "adamw"],
-        help="one or more, trained one after the other",
-    )
-    add(
-        "--learning-rate",
-        nargs="+",
-        type=positive(float),
-        metavar="RATE",
-        help="one for each optimizer; with --sweep and a single optimizer, "
-        "the rates to try",
-    )
     text = parser.add_mutually_exclusive_group()
     text.add_argument(
         "--dataset",
@@ -134,6 +143,28 @@ def make_parser():
         "MiniPile what the steps need, of other texts all",
     )
     add("--data", type=pathlib.Path, help="token files, default: OUTPUT/data")
+
+
+def make_parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="gpt2_demo")
+    add(
+        "--optimizer",
+        nargs="+",
+        choices=OPTIMIZERS,
+        default=["lanton", "adamw"],
+        help="one or more, trained one after the other",
+    )
+    add(
+        "--learning-rate",
+        nargs="+",
+        type=positive(float),
+        metavar="RATE",
+        help="one for each optimizer; with --sweep and a single optimizer, "
+        "the rates to try",
+    )
+    add_text_options(parser)
     add("--steps", type=positive(int), help="default: see the presets")
     add("--batch-size", type=positive(int))
     add(

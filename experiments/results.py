@@ -4,37 +4,26 @@ import statistics
 
 import numpy as np
 
+from experiments.arguments import print_table
 from experiments.styles import STYLES
 from experiments.training import compile_model
 
 
-def print_table(histories):
+def print_runs(histories):
     """One line per run. The training loss is the mean of the last 20 steps."""
-    row = "{:<15}{:>15}{:>8}{:>10}{:>17}{:>14}".format
-    print()
-    print(
-        row(
-            "optimizer",
-            "learning rate",
-            "steps",
-            "loss",
-            "validation loss",
-            "seconds/step",
-        )
+    print_table(
+        [
+            {
+                "optimizer": history["settings"]["optimizer"],
+                "learning rate": f"{history['settings']['learning_rate']:g}",
+                "steps": str(history["settings"]["steps"]),
+                "loss": f"{statistics.mean(history['loss'][-20:]):.3f}",
+                "validation loss": f"{history['validation_loss'][-1]:.3f}",
+                "seconds/step": f"{statistics.median(history['seconds']):.2f}",
+            }
+            for history in histories
+        ]
     )
-    for history in histories:
-        settings = history["settings"]
-        print(
-            row(
-                settings["optimizer"],
-                f"{settings['learning_rate']:g}",
-                settings["steps"],
-                f"{statistics.mean(history['loss'][-20:]):.3f}",
-                f"{history['validation_loss'][-1]:.3f}",
-                f"{statistics.median(history['seconds']):.2f}",
-            )
-        )
-    print(flush=True)
 
 
 def smooth(values, window):

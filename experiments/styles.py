@@ -19,3 +19,5 @@ STYLES = {
     "lamb": ("LAMB", "#000000", "P"),
     "sgd": ("SGD", "#666666", "X"),
 }
+# All that trains language models; SGD does not.
+OPTIMIZERS = tuple(name for name in STYLES if name != "sgd")

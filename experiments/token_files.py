@@ -1,14 +1,14 @@
-"""A text, tokenized once, as memory-mapped files.
+"""A text, tokenized once, as a memory-mapped file.
 
 `write` takes a stream's documents in their order, packs their tokens end to
 end and leaves in a folder
 
-    00000.npy, 00001.npy, ...    token ids, whole documents each
-    index.json                   the source, the files, how many documents
+    tokens.bin     token ids
+    index.json     the source, the ids' dtype, how many documents and tokens
 
 Interrupted at any moment, even killed, and called again, it continues after
-the last file that the index names: the tokens are those of an undisturbed
-call. `read` gives the folder as one long row.
+the last document that the index counts: the tokens are those of an
+undisturbed call. `read` gives the tokens as one row.
 """
 
 import itertools
@@ -19,62 +19,43 @@ import os
 import numpy as np
 import tqdm
 
-# Documents tokenized at a time: enough for the tokenizer's threads, and their
-# encodings, 100 bytes a token, stay below 300 MB.
+# Documents tokenized at a time, which is what a kill can cost: enough for the
+# tokenizer's threads, and their encodings, 100 bytes a token, stay below
+# 300 MB.
 BATCH = 100
-# Tokens after which a file is closed, with `BATCH` documents more at most:
-# 128 MB at 16 bits, which is what a kill can cost and what is in memory.
-SHARD = 2**26
+TOKENS = "tokens.bin"
 DOCUMENTS = " documents"  # a progress bar's unit
 
 
 def read_json(path):
+    """The value of a file; None where there is none."""
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def write_json(path, value):
+    """Write a value; a kill leaves the old file or the new one."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(value, indent=1) + "\n")
     os.replace(new, path)
 
 
-def count_tokens(index):
-    return sum(shard["tokens"] for shard in index["shards"])
-
-
 def is_finished(index, limit):
-    enough = limit is not None and count_tokens(index) >= limit
-    return enough or index["ended"]
+    """Whether all tokens are there, or `limit` of them."""
+    return index["ended"] or (limit is not None and index["tokens"] >= limit)
 
 
 def read_index(folder, source):
     """The index of the tokens in `folder`; refuse another source's."""
     index = read_json(folder / "index.json")
     if index is None:
-        return {"source": source, "documents": 0, "ended": False, "shards": []}
+        counts = {"documents": 0, "tokens": 0, "ended": False}
+        return {"source": source, "dtype": "<u2", **counts}
     if index["source"] != source:
         raise ValueError(
             f"{folder} must hold tokens of {source}: remove it or choose "
             f"another folder. Received: {index['source']}"
         )
     return index
-
-
-def take(stream, tokenize, wanted, bar):
-    """The next documents' tokens, `wanted` or some more if there are.
-
-    Returns the arrays of tokens, the number of documents and whether they
-    were the last.
-    """
-    arrays, documents, ended = [], 0, False
-    while sum(map(len, arrays)) < wanted and not ended:
-        texts = list(itertools.islice(stream, BATCH))
-        ended = len(texts) < BATCH
-        if texts:
-            arrays.append(tokenize(texts))
-            documents += len(texts)
-            bar.update(len(texts) if bar.unit == DOCUMENTS else len(arrays[-1]))
-    return arrays, documents, ended
 
 
 def progress_bar(folder, documents, index, limit):
@@ -84,7 +65,7 @@ def progress_bar(folder, documents, index, limit):
         done, unit = index["documents"], DOCUMENTS
         total = done + left
     else:
-        done, total, unit = count_tokens(index), limit, " tokens"
+        done, total, unit = index["tokens"], limit, " tokens"
     return tqdm.tqdm(
         desc=f"Tokenizing, {folder.name}",
         total=total,
@@ -92,19 +73,6 @@ def progress_bar(folder, documents, index, limit):
         unit=unit,
         unit_scale=True,
     )
-
-
-def save(path, arrays):
-    """Write one shard, under its name only when it is whole."""
-    new = path.with_name("new.npy")
-    np.save(new, np.concatenate(arrays))
-    os.replace(new, path)
-    size = path.stat().st_size
-    return {
-        "file": path.name,
-        "bytes": size,
-        "tokens": sum(map(len, arrays)),
-    }
 
 
 def write(folder, open_stream, tokenize, source, limit=None):
@@ -129,68 +97,42 @@ def write(folder, open_stream, tokenize, source, limit=None):
     folder.mkdir(parents=True, exist_ok=True)
     documents = open_stream(index["documents"])
     stream = iter(documents)
-    with progress_bar(folder, documents, index, limit) as bar:
+    with (
+        (folder / TOKENS).open("ab") as file,
+        progress_bar(folder, documents, index, limit) as bar,
+    ):
+        # What was written after the last index is written again.
+        file.truncate(index["tokens"] * np.dtype(index["dtype"]).itemsize)
         while not is_finished(index, limit):
-            left = SHARD if limit is None else limit - count_tokens(index)
-            arrays, documents, index["ended"] = take(
-                stream, tokenize, min(SHARD, left), bar
-            )
-            if arrays:
-                name = f"{len(index['shards']):05}.npy"
-                index["shards"].append(save(folder / name, arrays))
-                index["documents"] += documents
+            texts = list(itertools.islice(stream, BATCH))
+            index["ended"] = len(texts) < BATCH
+            if texts:
+                ids = tokenize(texts)
+                file.write(ids.tobytes())
+                file.flush()
+                index["dtype"] = ids.dtype.str
+                index["tokens"] += len(ids)
+                index["documents"] += len(texts)
+                bar.update(len(texts) if bar.unit == DOCUMENTS else len(ids))
             write_json(folder / "index.json", index)  # last: all is written
-
-
-class Tokens:
-    """Several arrays as one long row of token ids.
-
-    Args:
-        shards: The arrays, memory-mapped or not.
-        limit: Tokens behind these are left out.
-    """
-
-    def __init__(self, shards, limit=None):
-        self.shards = shards
-        self.stops = np.cumsum([0, *map(len, shards)])
-        self.length = min(int(self.stops[-1]), limit or int(self.stops[-1]))
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, positions):
-        """The tokens at an array of positions, or of a slice."""
-        if isinstance(positions, slice):
-            positions = np.arange(*positions.indices(len(self)))
-        positions = np.asarray(positions)
-        if ((positions < 0) | (positions >= len(self))).any():
-            raise IndexError(
-                f"positions must lie in 0 to {len(self) - 1}. Received: "
-                f"{positions.min()} to {positions.max()}"
-            )
-        found = np.empty(positions.shape, "int32")
-        which = np.searchsorted(self.stops, positions, side="right") - 1
-        for number in np.unique(which):
-            here = which == number
-            start = self.stops[number]
-            found[here] = self.shards[number][positions[here] - start]
-        return found
 
 
 def read(folder, limit=None):
     """The tokens that `write` left in `folder`, the first `limit` of them.
 
     Raises:
-        ValueError: If a file is not as long as it was written.
+        ValueError: If the file is shorter than it was written.
     """
-    shards = []
-    for shard in read_json(folder / "index.json")["shards"]:
-        path = folder / shard["file"]
-        size = path.stat().st_size if path.exists() else 0
-        if size != shard["bytes"]:
-            raise ValueError(
-                f"{path} must have {shard['bytes']} bytes: remove {folder}, "
-                f"to tokenize again. Received: {size} bytes"
-            )
-        shards.append(np.load(path, mmap_mode="r"))
-    return Tokens(shards, limit)
+    index, path = read_json(folder / "index.json"), folder / TOKENS
+    dtype = np.dtype(index["dtype"])
+    wanted = index["tokens"] * dtype.itemsize
+    size = path.stat().st_size if path.exists() else 0
+    if size < wanted:
+        raise ValueError(
+            f"{path} must have {wanted} bytes: remove {folder}, to tokenize "
+            f"again. Received: {size} bytes"
+        )
+    if not wanted:
+        return np.empty(0, dtype)
+    shape = (index["tokens"],)
+    return np.memmap(path, dtype, mode="r", shape=shape)[:limit]

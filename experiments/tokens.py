@@ -30,14 +30,22 @@ def make_tokenizer(args, texts):
         return tokenizer
     if args.preset.vocabulary is None:
         return tokenizers.Tokenizer.from_pretrained("gpt2")
+    return learn_vocabulary(texts, args.preset.vocabulary)
+
+
+def learn_vocabulary(texts, size):
+    """A tokenizer whose vocabulary was learned on these texts."""
+    import tokenizers
+
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     tokenizer.train_from_iterator(
         itertools.islice(texts, VOCABULARY_DOCUMENTS),
-        vocab_size=args.preset.vocabulary,
+        vocab_size=size,
         special_tokens=[END_OF_TEXT],
         show_progress=False,
     )
-    return tokenizer
+    # The wrapper lacks the fast encoding.
+    return tokenizers.Tokenizer.from_str(tokenizer.to_str())
 
 
 def tokenize(tokenizer, documents):
@@ -88,8 +96,8 @@ class Data:
     """A tokenizer and both texts as its tokens."""
 
     tokenizer: object
-    training: token_files.Tokens
-    validation: token_files.Tokens
+    training: np.ndarray
+    validation: np.ndarray
 
 
 def prepare_folder(args, source, open_documents):

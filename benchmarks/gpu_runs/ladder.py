@@ -11,7 +11,7 @@ may be killed at any moment and called again. The third prints a table.
 A run has 8 tokens per weight of the hidden matrices, which is almost five
 passes over the text. While a contestant trains, the next one is compiled.
 
-The rates. At width 256 (benchmarks/results/evidence, seed 1) `Lanton()` and
+The rates. At width 256 (benchmarks/results/runs.jsonl, seed 1) `Lanton()` and
 `noise=None` were best at 0.0025 and D-Muon at 0.005, in batches of 1,024
 tokens; AdamW with tables at a rate of their own at 0.001, in 400 steps. Four
 times the batch wants about twice the rate (docs/guides/learning_rate.md), 32
@@ -46,12 +46,13 @@ import numpy as np  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from experiments import batches  # noqa: E402
-from experiments import tokens as tokenizing  # noqa: E402
-from experiments.evidence import contestants  # noqa: E402
-from experiments.evidence import texts  # noqa: E402
-from experiments.evidence import training  # noqa: E402
+from experiments import language  # noqa: E402
+from experiments import texts  # noqa: E402
+from experiments.contestants import CONTESTANTS  # noqa: E402
 from experiments.models import make_model  # noqa: E402
+from experiments.optimizers import construct  # noqa: E402
 from experiments.presets import PRESETS  # noqa: E402
+from experiments.tokens import learn_vocabulary  # noqa: E402
 
 Run = collections.namedtuple("Run", "contestant learning_rate seed")
 # In this order. Rates are for batches of 32,768 tokens.
@@ -81,6 +82,11 @@ NAMES = tuple(dict.fromkeys(run.contestant for run in TABLE))
 MORE_SEEDS = (2, 3)  # of each contestant's best rate
 # Lanczos waits for the host on a GPU; "auto" is <D, polar(D)> there.
 CHANGES = {"lanton_paper": {"noise.estimator": "auto"}}
+# Of contestants whose names are others since the first results.
+RENAMED = {
+    "lanton_defaults": "lanton",
+    "lanton_defaults_control": "lanton_without_noise",
+}
 FILE = "ladder.jsonl"
 PARTS = 8  # of the validation blocks; the losses on the way are of one
 KEYS = ("model", "batch", "tokens/weight", "contestant")  # of the table
@@ -165,13 +171,8 @@ def prepare(folder, path):
         folder: Has `wiki.txt`, `.txt.gz` or `.txt.xz`.
         path: The `.npz` to write.
     """
-    import tokenizers
-
     documents = texts.documents("wiki", folder)
-    given = argparse.Namespace(vocab=None, preset=Setting().preset())
-    learned = tokenizing.make_tokenizer(given, documents[0])
-    # The wrapper lacks the fast encoding.
-    tokenizer = tokenizers.Tokenizer.from_str(learned.to_str())
+    tokenizer = learn_vocabulary(documents[0], Setting().vocabulary)
     text = texts.Text(*(texts.tokens(tokenizer, some) for some in documents))
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **dataclasses.asdict(text))
@@ -200,7 +201,18 @@ def random_text(setting):
 
 def arguments_of(name):
     """The arguments of a contestant, beside its learning rate."""
-    return {**contestants.CONTESTANTS[name][2], **CHANGES.get(name, {})}
+    return {**contestant_of(name).options, **CHANGES.get(name, {})}
+
+
+def contestant_of(name):
+    """A contestant by its name here."""
+    return CONTESTANTS[RENAMED.get(name, name)]
+
+
+def means(losses, parts=20):
+    """Mean losses over equal parts of a run."""
+    parts = np.array_split(losses, min(parts, len(losses)))
+    return [round(float(part.mean()), 4) for part in parts]
 
 
 def finite(loss):
@@ -240,8 +252,8 @@ class Task:
         if seed not in self.known:
             model = self.make_model(seed)
             self.known[seed] = (
-                training.values(model.trainable_variables),
-                training.values(model.non_trainable_variables),
+                language.values(model.trainable_variables),
+                language.values(model.non_trainable_variables),
             )
         return self.known[seed]
 
@@ -299,12 +311,11 @@ class Contestant:
 
     def __init__(self, name, task):
         self.task = task
-        builder = contestants.CONTESTANTS[name][1]
-        self.optimizer = contestants.make_optimizer(
-            builder, 1e-3, arguments_of(name)
+        self.optimizer = construct(
+            contestant_of(name).optimizer, 1e-3, options=arguments_of(name)
         )
         self.optimizer.build(task.model.trainable_variables)
-        self.first_slots = training.values(self.optimizer.variables)
+        self.first_slots = language.values(self.optimizer.variables)
 
     def start(self, seed):
         """Weights, the model's other state and the optimizer's: new arrays.
@@ -322,7 +333,7 @@ class Contestant:
         (loss, other), gradients = loss(
             weights, other, tokens, rows, training=True
         )
-        slots = training.with_rate(self.optimizer, slots, rate)
+        slots = language.with_rate(self.optimizer, slots, rate)
         weights, slots = self.optimizer.stateless_apply(
             slots, gradients, weights
         )
@@ -360,7 +371,7 @@ class Contestant:
         """
         task, steps = self.task, self.task.setting.steps
         rows = task.training_rows(run.seed)
-        rates = training.rates_of(run, steps)
+        rates = language.rates_of(run.learning_rate, steps)
         state = self.start(run.seed)
         ends = range(0, steps + 1, task.setting.chunk)[1:]
         looks = np.linspace(0, len(ends), LOOKS + 1).astype(int)[1:]
@@ -384,7 +395,7 @@ class Contestant:
         return {
             "complete": bool(diverged or end == steps),
             "steps_done": end,
-            "training_loss": [finite(x) for x in training.means(losses)],
+            "training_loss": [finite(x) for x in means(losses)],
             "validation": [[at, finite(loss)] for at, loss in curve],
             "loss": finite(final) if end == steps else None,
             "seconds": round(seconds, 2),

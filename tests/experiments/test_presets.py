@@ -16,6 +16,7 @@ from experiments import batches  # noqa: E402
 from experiments import hyperparameters  # noqa: E402
 from experiments import models  # noqa: E402
 from experiments import optimizers  # noqa: E402
+from experiments import styles  # noqa: E402
 from experiments.presets import PRESETS  # noqa: E402
 from helpers.optimizers import config_of  # noqa: E402
 from keras_lanton import Lanton  # noqa: E402
@@ -115,7 +116,7 @@ def test_llama_paper_sizes():
 
 
 def test_presets_make_every_optimizer():
-    for name in optimizers.OPTIMIZERS:
+    for name in styles.OPTIMIZERS:
         optimizer = optimizers.make_optimizer(name, 1e-3)
         assert float(optimizer.learning_rate) == pytest.approx(1e-3)
         assert PRESETS["gpt2_demo"].learning_rates[name] > 0

@@ -162,6 +162,75 @@ def test_optimizers_are_at_most_two_steps_from_keras() -> None:
         assert ours == [cls, LMOOptimizer, LayerwiseOptimizer]
 
 
+# -- The whole repository ----------------------------------------------------
+
+# What stands around the package, and the longest chain of imports there; an
+# import inside a function is one, too. The package's own modules do not count:
+# it imports nothing of what stands around it.
+AROUND = ("experiments", "benchmarks", "tools", "tests/helpers")
+LONGEST_CHAIN = 10
+
+
+def around() -> dict[str, set[str]]:
+    """By module around the package: the modules there that it imports."""
+    paths = {}
+    for folder in AROUND:
+        root = ROOT / folder
+        # Scripts see what lies beside them, by bare names.
+        base = root.parent if (root / "__init__.py").exists() else root
+        for path in root.rglob("*.py"):
+            if base == root and path.parent != root:
+                name = path.stem  # of a folder of scripts
+            else:
+                parts = path.relative_to(base).with_suffix("").parts
+                name = ".".join(part for part in parts if part != "__init__")
+            assert name not in paths, name
+            paths[name] = path
+    graph = {}
+    for name, path in paths.items():
+        found = set()
+        for wanted in imports(path):
+            owner = wanted if wanted in paths else wanted.rpartition(".")[0]
+            found |= {owner} & (set(paths) - {name})
+        graph[name] = found
+    return graph
+
+
+@logic
+def test_nothing_around_the_package_imports_itself() -> None:
+    graph = around()
+    assert len(graph) > 50
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+@logic
+def test_chains_of_imports_around_the_package_are_short() -> None:
+    graph = around()
+    chains: dict[str, list[str]] = {}
+    for name in graphlib.TopologicalSorter(graph).static_order():
+        below = max((chains[one] for one in graph[name]), key=len, default=[])
+        chains[name] = [name, *below]
+    longest = max(chains.values(), key=len)
+    assert len(longest) <= LONGEST_CHAIN, longest
+
+
+@logic
+def test_the_package_imports_nothing_around_it() -> None:
+    names = {name.split(".")[0] for name in around()}
+    for path in FILES:
+        for name in imports(path):
+            assert name.split(".")[0] not in names, f"{path}: {name}"
+
+
+@logic
+def test_what_trains_a_run_is_a_module() -> None:
+    """The table of strings names no module that is not there."""
+    from experiments import run
+
+    for _, name in run.RUNNERS.values():
+        assert name in around()
+
+
 # -- The paper ---------------------------------------------------------------
 
 

@@ -1,0 +1,152 @@
+"""The compared optimizers, with every argument that is tuned written out.
+
+Defaults of the package may change: what a run was trained with stands here
+and in its line of the results. This module is data, and imports no Keras.
+"""
+
+import dataclasses
+
+ADAMW = {
+    "auxiliary_adamw.beta_1": 0.9,
+    "auxiliary_adamw.beta_2": 0.95,
+    "auxiliary_adamw.lr_ratio": 1.0,
+}
+# The noise of `Lanton()`: within matrices, and between them in units of the
+# momentum.
+SIGNAL = {
+    "noise.alpha": 1.0,
+    "noise.alpha_unit": "signal",
+    "noise.beta_2": 0.9,
+    "noise.estimator": "frobenius",
+    "noise.interval": 10,
+    "noise.within_matrices": True,
+}
+# The paper's: between matrices alone, in units of the noise of the group.
+BETWEEN = {
+    "noise.alpha": 0.3,
+    "noise.alpha_unit": "group_noise",
+    "noise.beta_2": 0.9,
+    "noise.estimator": "lanczos",
+    "noise.group_reduction": "max",
+    "noise.interval": 10,
+    "noise.within_matrices": False,
+}
+# The defaults of `Lanton`, but for the noise.
+DEFAULTS = {
+    **ADAMW,
+    "beta_1": 0.95,
+    "bias_correction": True,
+    "embedding_scale": 300.0,
+    "nesterov": True,
+    "newton_schulz.coefficients": "cubic",
+    "step_scale": "fan_in",
+    "weight_decay": 0.1,
+}
+# What most settings were tried on, before they became the defaults.
+EARLIER = {
+    **DEFAULTS,
+    "beta_1": 0.9,
+    "bias_correction": False,
+    "embedding_scale": 100.0,
+    "newton_schulz.coefficients": "jordan",
+    "step_scale": "rms_matched",
+}
+PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
+CLIPPED = {
+    "beta_1": 0.9,
+    "beta_2": 0.95,
+    "global_clipnorm": 1.0,
+    "weight_decay": 0.1,
+}
+# Of the CNN: no decay before the search, as in airbench.
+IMAGES = {**ADAMW, "beta_1": 0.9, "weight_decay": 0.0}
+IMAGE_LANTON = {
+    **IMAGES,
+    "bias_correction": False,
+    "nesterov": True,
+    "newton_schulz.coefficients": "cubic",
+    "step_scale": "fan_in",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """An optimizer with its arguments.
+
+    Args:
+        label: As the tables call it.
+        optimizer: A name of `optimizers.construct`.
+        options: Arguments by name; "noise.alpha" is the argument `alpha` of
+            the part `noise`.
+    """
+
+    label: str
+    optimizer: str
+    options: dict
+
+
+CONTESTANTS = {
+    "lanton": Contestant("`Lanton()`", "lanton", {**DEFAULTS, **SIGNAL}),
+    "lanton_without_noise": Contestant(
+        "`Lanton(noise=None)`", "lanton", {**DEFAULTS, "noise": None}
+    ),
+    "lanton_paper": Contestant(
+        "`Lanton.paper()`", "lanton_paper", {**PAPER, **BETWEEN}
+    ),
+    "lanton_paper_without_noise": Contestant(
+        "`Lanton.paper(noise=None)`", "lanton_paper", {**PAPER, "noise": None}
+    ),
+    "d_muon": Contestant(
+        "D-Muon", "d_muon", {**ADAMW, "beta_1": 0.95, "weight_decay": 0.1}
+    ),
+    "normuon": Contestant(
+        "NorMuon",
+        "normuon",
+        {**ADAMW, "beta_1": 0.95, "beta_2": 0.95, "weight_decay": 0.1},
+    ),
+    "scion": Contestant(
+        "Scion",
+        "scion",
+        {"beta_1": 0.9, "hidden_scale": 50.0, "embedding_scale": 3000.0},
+    ),
+    "keras_muon": Contestant(
+        "`keras.optimizers.Muon`",
+        "keras_muon",
+        {
+            "momentum": 0.95,
+            "adam_beta_2": 0.95,
+            "weight_decay": 0.1,
+            "adam_weight_decay": 0.1,
+            "adam_lr_ratio": 1.0,
+        },
+    ),
+    "adamw": Contestant("AdamW", "adamw", CLIPPED),
+    "adamw_tables": Contestant(
+        "AdamW, tables at a rate of their own",
+        "adamw_tables",
+        {**CLIPPED, "table_factor": 4.0},
+    ),
+    "earlier": Contestant("Lanton, earlier", "lanton", {**EARLIER, **SIGNAL}),
+    "earlier_without_noise": Contestant(
+        "Lanton, earlier, `noise=None`", "lanton", {**EARLIER, "noise": None}
+    ),
+    "cnn_sgd": Contestant(
+        "SGD with Nesterov momentum",
+        "sgd",
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.0},
+    ),
+    "cnn_adamw": Contestant(
+        "AdamW", "adamw", {"beta_1": 0.9, "beta_2": 0.95, "weight_decay": 0.0}
+    ),
+    "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
+    "cnn_lanton": Contestant(
+        "`Lanton(beta_1=0.9, bias_correction=False)`",
+        "lanton",
+        {**IMAGE_LANTON, **SIGNAL},
+    ),
+    "cnn_lanton_without_noise": Contestant(
+        "the same, `noise=None`", "lanton", {**IMAGE_LANTON, "noise": None}
+    ),
+}
+# The noise of the earlier settings was measured by nuclear norms.
+NUCLEAR = {"noise.estimator": "lanczos"}

@@ -1,0 +1,115 @@
+"""Runs of fine-tuning: pretrained on `wiki`, then trained on another text.
+
+What is learned is the loss on the new text, what is forgotten how much the
+loss on the old one rose.
+"""
+
+import functools
+import os
+import re
+import time
+
+import keras_hub
+import numpy as np
+
+from experiments import language
+from experiments import texts
+from experiments.tasks import base_of
+
+
+def pretrained_weights(base, cache):
+    """The weights that a run ends with, trained unless `cache` has them.
+
+    Args:
+        base: A run of a language model.
+        cache: Folder with the tokens.
+    """
+    path = cache / "weights" / f"{base.id}.npz"
+    if not path.exists():
+        weights, _ = language.train_weights(base, cache)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{base.id}-{os.getpid()}.npz")
+        np.savez(new, *map(np.asarray, weights))
+        os.replace(new, path)
+    with np.load(path) as arrays:
+        return [arrays[name] for name in arrays.files]
+
+
+def make(run, weights=None):
+    """The model with the weights of its base, and LoRA if asked for.
+
+    Args:
+        run: The run.
+        weights: Arrays, in the order of the model's; None for its structure
+            alone.
+    """
+    model = language.make(base_of(run))
+    if weights is not None:
+        for variable, value in zip(
+            model.trainable_variables, weights, strict=True
+        ):
+            variable.assign(value)
+    if run.rank:
+        (backbone,) = (
+            layer
+            for layer in model.layers
+            if isinstance(layer, keras_hub.models.Backbone)
+        )
+        backbone.enable_lora(run.rank)
+    return model
+
+
+class FineTuner(language.Learner):
+    """Fine-tuning runs of one optimizer and set of trained weights."""
+
+    def make(self, run):
+        """A model of the run's, for its structure."""
+        return make(run)
+
+    def assign_roles(self, run):
+        """AdamW updates the variables that match `by_adamw`."""
+        chosen = [
+            variable
+            for variable in self.model.trainable_variables
+            if run.by_adamw and re.search(run.by_adamw, variable.path)
+        ]
+        if chosen:
+            self.optimizer.assign_role("vector", chosen)
+
+
+@functools.lru_cache(maxsize=1)
+def learner_of(alike):
+    """The learner in use, if it trains such runs; else a new one."""
+    return FineTuner(alike)
+
+
+def train(run, cache):
+    """The result of a run, as JSON has it.
+
+    Args:
+        run: The run.
+        cache: Folder with the tokens.
+    """
+    old = texts.load(texts.BASE, cache)
+    new = texts.load(run.text, cache, vocabulary_of=texts.BASE)
+    weights = pretrained_weights(base_of(run), cache)
+    # `base` decides no structure, but the learner asks for one.
+    learner = learner_of(run.alike().replace(base=run.base))
+    started = time.perf_counter()
+    state = learner.start(make(run, weights))
+
+    def losses(state):
+        """On the new text and on the old one."""
+        return [learner.validation_loss(state, run, x) for x in (new, old)]
+
+    before = losses(state)
+    state, _ = learner.take_steps(state, new, run)
+    after = losses(state)
+    return {
+        "weights": sum(int(np.size(x)) for x in state[0]),
+        "steps": run.steps,
+        "loss": language.finite(after[0]),
+        "old_loss": language.finite(after[1]),
+        "before": before,
+        "seconds": round(time.perf_counter() - started, 1),
+    }

@@ -1,0 +1,425 @@
+"""Training runs of language models, many steps to one compiled call, on JAX.
+
+`fit` would spend more time between the steps of such small models than in
+them. What is compiled is Keras' own: `stateless_call` and `stateless_apply`.
+"""
+
+import dataclasses
+import functools
+import time
+
+import jax
+import keras
+import numpy as np
+from jax import numpy as jnp
+
+from experiments import batches
+from experiments import texts
+from experiments.models import make_model
+from experiments.optimizers import construct
+from experiments.presets import PRESETS
+
+CONTEXT = 64  # tokens
+LAYERS = 4
+WIDTHS = {"XS": 32, "S": 64, "M": 128, "L": 256, "XL": 512}
+CHUNK = 100  # steps that are compiled as one, at most
+WARMUP = 0.05  # of the steps
+VALIDATION_BLOCKS = 2048
+# Of runs to a loss, whose rate is constant.
+RISE = 20  # steps of warm-up
+BLOCKS_BETWEEN_LOOKS = 1024  # at the loss, at least
+STEPS_BETWEEN_LOOKS = 10  # likewise
+
+
+# -- The run's model and its length ------------------------------------------
+
+
+def preset_of(run):
+    """The model of a run: KerasHub's blocks, heads of 32."""
+    width = WIDTHS[run.size]
+    changes = {
+        "layers": run.layers or LAYERS,
+        "width": width,
+        "head_width": 32,
+        "vocabulary": run.vocabulary or texts.VOCABULARY,
+        "context": CONTEXT,
+        "feed_forward": 4 * width,
+        "dtype_policy": run.dtype or "float32",
+        "scaled_kernels": run.initial == "scaled",
+    }
+    if run.model == "llama":
+        # Gated: three matrices, of as many weights as GPT-2's two.
+        changes["feed_forward"] = round(8 / 3 * width / 16) * 16
+        changes["key_value_heads"] = max(1, width // 64)
+    return dataclasses.replace(PRESETS[f"{run.model}_demo"], **changes)
+
+
+def count_steps(run, weights):
+    """Steps of a run, a multiple of `CHUNK` if a budget says them.
+
+    Args:
+        run: The run.
+        weights: Trained weights of the model, all of them.
+    """
+    if run.target is not None:
+        return run.most_blocks // run.batch_size
+    if run.steps is not None:
+        return run.steps
+    steps = run.tokens_per_weight * weights / (run.batch_size * CONTEXT)
+    return max(1, round(steps / CHUNK)) * CHUNK
+
+
+def chunk_of(run, steps):
+    """Steps between two looks of the host, which are compiled as one."""
+    if run.target is not None:
+        few = BLOCKS_BETWEEN_LOOKS // run.batch_size
+        return max(STEPS_BETWEEN_LOOKS, few)
+    if run.every is not None:
+        return run.every
+    return max(n for n in range(1, CHUNK + 1) if steps % n == 0)
+
+
+def rates_of(rate, steps, warmup=None):
+    """Each step's rate: linear warm-up, then a cosine to 0, float32.
+
+    Args:
+        rate: The peak rate.
+        steps: All of them.
+        warmup: Share of the steps; None for `WARMUP`.
+    """
+    warmup = max(1, round((WARMUP if warmup is None else warmup) * steps))
+    step = np.arange(steps)
+    done = np.clip((step - (warmup - 1)) / max(1, steps - warmup), 0, 1)
+    cosine = (1 + np.cos(np.pi * done)) / 2
+    factor = np.where(step < warmup - 1, (1 + step) / warmup, cosine)
+    return (rate * factor).astype("float32")
+
+
+def constant_rates(rate, steps):
+    """Each step's rate: linear warm-up, then constant."""
+    step = np.arange(steps)
+    return (rate * np.minimum(1.0, (1 + step) / RISE)).astype("float32")
+
+
+def make(run):
+    """The model with the initial weights of the run's seed."""
+    keras.utils.set_random_seed(run.seed)
+    preset = preset_of(run)
+    language_model = make_model(preset, preset.vocabulary)
+    model = keras.Model(language_model.input, language_model.output)
+    separate_normalizations(model)
+    return model
+
+
+def separate_normalizations(model):
+    """Put a barrier for XLA's fusions before each normalization.
+
+    Without one, XLA on a CPU computes the gradient of the residual stream
+    again for each layer that reads it, in slow transposed loops. Steps then
+    take longer; what is computed is the same.
+    """
+    for layer in model._flatten_layers():
+        if type(layer).__name__.endswith(("Norm", "Normalization")):
+            layer.call = behind_barrier(layer.call)
+
+
+def behind_barrier(call):
+    """The `call` of a layer, after a barrier for its input."""
+
+    @functools.wraps(call)
+    def separate(inputs, *args, **kwargs):
+        return call(jax.lax.optimization_barrier(inputs), *args, **kwargs)
+
+    return separate
+
+
+# -- The loop ----------------------------------------------------------------
+
+
+class Learner:
+    """Runs of one model, batch size and optimizer: one compilation."""
+
+    def __init__(self, run):
+        self.model = self.make(run)
+        self.optimizer = construct(
+            run.optimizer, run.learning_rate, options=run.options
+        )
+        self.assign_roles(run)
+        self.optimizer.build(self.model.trainable_variables)
+        self.first_slots = values(self.optimizer.variables)
+        self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.weights = self.model.count_params()
+        # Keras counts micro-batches.
+        options = dict(run.options)
+        self.micro = options.get("gradient_accumulation_steps", 1)
+
+    def make(self, run):
+        """A model of the run's, for its structure."""
+        return make(run)
+
+    def assign_roles(self, run):
+        """Roles other than those that the optimizer finds."""
+
+    def start(self, model):
+        """Weights, the model's other state and the optimizer's first one."""
+        return (
+            values(model.trainable_variables),
+            values(model.non_trainable_variables),
+            list(self.first_slots),
+        )
+
+    def mean_loss(self, weights, other, tokens):
+        """Loss of blocks `(batch, CONTEXT + 1)`, in nats per token."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        inputs = {"token_ids": inputs, "padding_mask": jnp.ones_like(inputs)}
+        logits, other = self.model.stateless_call(
+            weights, other, inputs, training=True
+        )
+        return self.loss(targets, logits.astype("float32")), other
+
+    def micro_step(self, state, batch):
+        """One gradient."""
+        weights, other, slots = state
+        tokens, rate = batch
+        (loss, other), gradients = jax.value_and_grad(
+            self.mean_loss, has_aux=True
+        )(weights, other, tokens.astype("int32"))
+        slots = with_rate(self.optimizer, slots, rate)
+        weights, slots = self.optimizer.stateless_apply(
+            slots, gradients, weights
+        )
+        return (weights, other, slots), loss
+
+    def step(self, state, batch):
+        """One step, for `jax.lax.scan`."""
+        if self.micro == 1:
+            return self.micro_step(state, batch)
+        tokens, rate = batch
+        parts = tokens.reshape(self.micro, -1, tokens.shape[-1])
+        rates = jnp.full(self.micro, rate)
+        state, losses = jax.lax.scan(self.micro_step, state, (parts, rates))
+        return state, losses.mean()
+
+    @functools.cached_property
+    def chunk(self):
+        """Steps of a chunk, compiled."""
+        return jax.jit(
+            lambda state, tokens, rates: jax.lax.scan(
+                self.step, state, (tokens, rates)
+            )
+        )
+
+    @functools.cached_property
+    def validate(self):
+        """The loss of some blocks, compiled."""
+        return jax.jit(lambda *given: self.mean_loss(*given)[0])
+
+    def validation_loss(self, state, run, text):
+        """Over blocks that are spread over the held-out text."""
+        count = batches.count_blocks(text.validation, CONTEXT)
+        wanted = run.validation_blocks or VALIDATION_BLOCKS
+        rows = np.linspace(0, count - 1, wanted).astype(int)
+        losses = [
+            self.validate(*state[:2], blocks(text.validation, some))
+            for some in np.split(rows, max(1, wanted // 64))
+        ]
+        return float(np.mean(losses))
+
+    def take_steps(self, state, text, run):
+        """The state after a run; losses of its steps, and what it looked at.
+
+        Args:
+            state: From `start`.
+            text: `texts.Text`.
+            run: The run.
+        """
+        steps = count_steps(run, self.weights)
+        stride = chunk_of(run, steps)
+        whole = run.target is not None  # of its chunks, and beyond the steps
+        looks = Looks(self, run, text)
+        looks.at(0, state)
+        rates = (
+            rates_of(run.learning_rate, steps, run.warmup)
+            if run.target is None
+            else constant_rates(run.learning_rate, steps + stride)
+        )
+        for first in range(0, steps, stride):
+            stop = first + stride if whole else min(first + stride, steps)
+            tokens = chunk_tokens(text, run, first, stop)
+            state, losses = self.chunk(state, tokens, rates[first:stop])
+            looks.at(stop, state)
+            if looks.reached or not np.isfinite(losses).all():
+                break  # nothing follows but more of the same
+        return state, looks
+
+
+class Looks:
+    """What a run shows on its way, if it has fields that ask for it."""
+
+    def __init__(self, learner, run, text):
+        self.learner, self.run, self.text = learner, run, text
+        self.losses, self.steps, self.reports = [], [], []
+
+    def at(self, step, state):
+        """Look at the validation loss, and at the noise where it is measured.
+
+        Args:
+            step: Steps so far.
+            state: Of the learner.
+        """
+        if self.run.target is None and (self.run.every is None or not step):
+            return
+        loss = self.learner.validation_loss(state, self.run, self.text)
+        self.losses.append(loss)
+        self.steps.append(step)
+        if self.run.every and getattr(self.learner.optimizer, "noise", None):
+            self.reports.append(report(self.learner.optimizer, state[2]))
+
+    @property
+    def reached(self):
+        """Whether the run is at its target."""
+        target = self.run.target
+        return target is not None and self.losses[-1] <= target
+
+    def steps_to_target(self):
+        """Steps until the target, between two looks by interpolation."""
+        if not self.reached:
+            return None
+        if len(self.losses) == 1:
+            return 0.0
+        (a, b), (x, y) = self.steps[-2:], self.losses[-2:]
+        return b - (b - a) * (self.run.target - y) / (x - y)
+
+    def measured(self):
+        """As JSON has it; {} if there is nothing."""
+        if self.run.every is None:
+            return {}
+        found = {
+            "looks": self.steps,
+            "curve": [round(loss, 4) for loss in self.losses],
+        }
+        if self.reports:
+            names = dict.fromkeys(x for one in self.reports for x in one)
+            found["noise"] = {
+                name: [one[name] for one in self.reports] for name in names
+            }
+        return found
+
+
+# Kinds of matrices by a part of their path, the first that is there.
+KINDS = {
+    "embedding": "embedding",
+    "query": "qk",
+    "key": "qk",
+    "value": "vo",
+    "attention_output": "vo",
+    "feedforward": "mlp",
+}
+
+
+def kind_of(path):
+    """The kind of a matrix: "qk", "vo", "mlp", "embedding" or "vector"."""
+    if not path.endswith(("kernel", "embeddings")):
+        return "vector"
+    return next((kind for part, kind in KINDS.items() if part in path), "mlp")
+
+
+def report(optimizer, slots):
+    """Least, mean and largest noise by kind of matrix, and of the rates.
+
+    Returns:
+        By kind: `[least, mean, largest]` noise, then the mean and the standard
+        deviation of the rate over the base rate. "hidden" is all of "qk", "vo"
+        and "mlp".
+    """
+    for variable, value in zip(optimizer.variables, slots, strict=True):
+        variable.assign(value)
+    found = {}
+    report = optimizer.noise_report(optimizer.noise_snapshot())
+    for path, values in report.items():
+        kind = kind_of(path)
+        hidden = ("hidden",) if kind in ("qk", "vo", "mlp") else ()
+        for name in (kind, *hidden):
+            found.setdefault(name, []).append(values)
+    return {kind: summary(some) for kind, some in found.items()}
+
+
+def summary(reports):
+    """Figures of some matrices; see `report`."""
+    noise, ratio = (
+        np.concatenate([one[name] for one in reports])
+        for name in ("noise", "ratio")
+    )
+    figures = (
+        noise.min(),
+        noise.mean(),
+        noise.max(),
+        ratio.mean(),
+        ratio.std(),
+    )
+    return [float(f"{x:.4g}") for x in figures]
+
+
+def with_rate(optimizer, slots, rate):
+    """The optimizer's state with another learning rate."""
+    return [
+        rate if variable is optimizer.learning_rate else value
+        for variable, value in zip(optimizer.variables, slots, strict=True)
+    ]
+
+
+def blocks(tokens, rows):
+    """Blocks with the token that follows, `(blocks, CONTEXT + 1)`."""
+    starts = np.asarray(rows)[:, None] * CONTEXT
+    return tokens[starts + np.arange(CONTEXT + 1)]
+
+
+def chunk_tokens(text, run, first, stop):
+    """Blocks of some steps, `(steps, batch, CONTEXT + 1)`."""
+    count = batches.count_blocks(text.training, CONTEXT)
+    rows = batches.training_rows(first, stop, count, run.batch_size, run.seed)
+    found = blocks(text.training, rows)
+    return found.reshape(stop - first, run.batch_size, -1)
+
+
+def values(variables):
+    """The values of variables, as new arrays."""
+    return [jnp.array(variable.value) for variable in variables]
+
+
+def finite(loss):
+    """A loss for JSON, which has no NaN."""
+    return loss if np.isfinite(loss) else None
+
+
+@functools.lru_cache(maxsize=1)
+def learner_of(alike):
+    """The learner in use, if it trains such runs; else a new one."""
+    return Learner(alike)
+
+
+def train(run, cache):
+    """The result of a run, as JSON has it.
+
+    Args:
+        run: The run.
+        cache: Folder with the tokens.
+    """
+    return train_weights(run, cache)[1]
+
+
+def train_weights(run, cache):
+    """The weights after a run, and its result; arguments as `train`."""
+    learner = learner_of(run.alike())
+    text = texts.load(run.text, cache, run.vocabulary)
+    started = time.perf_counter()
+    state, looks = learner.take_steps(learner.start(make(run)), text, run)
+    result = {"weights": learner.weights}
+    if run.target is None:
+        result["steps"] = count_steps(run, learner.weights)
+        loss = learner.validation_loss(state, run, text)
+        result["loss"] = finite(loss)
+    else:
+        result["loss"] = looks.steps_to_target()
+    seconds = round(time.perf_counter() - started, 1)
+    return state[0], {**result, **looks.measured(), "seconds": seconds}

@@ -1,1 +1,0 @@
-"""docs/paper.md, with its pictures, from the results of the experiments."""

@@ -1,0 +1,263 @@
+"""The runs of the paper's experiments, on a small scale.
+
+GPT-2 and Llama of 0.2 million weights, 250 steps of 16 x 64 tokens of Python's
+standard library; a narrow airbench94 on scikit-learn's digits. Each rate is
+tuned on the same number of rates.
+"""
+
+from experiments import hyperparameters
+from experiments.run import Run
+from experiments.search import Grid
+from experiments.search import Table
+from experiments.search import at_best
+from experiments.styles import STYLES
+
+STEPS, WARMUP = 250, 25
+SEEDS = (1, 2, 3)  # the first one tunes
+OURS, PAPERS, THEIRS = (
+    STYLES[method][0] for method in ("lanton", "lanton_paper", "d_muon")
+)
+# Lanton has the paper's kind of noise here, between matrices, and the earlier
+# sizes of updates. Muon's second rate is not tuned by itself: half of the first
+# gives AdamW what it has under D-Muon at hidden steps of equal size.
+OPTIONS = {
+    "lanton": {
+        "beta_1": 0.9,
+        "bias_correction": False,
+        "embedding_scale": 200.0,
+        "noise.alpha_unit": "group_noise",
+        "noise.within_matrices": False,
+        "step_scale": "rms_matched",
+    },
+    "adamw": {"global_clipnorm": 1.0},
+    "mars": {"global_clipnorm": 1.0},
+    "muon": {"auxiliary_adamw.lr_ratio": 0.5},
+}
+EXPERIMENTS = {"gpt2": "gpt2_small", "llama": "llama_500m_minipile"}
+MAIN = ("lanton", "lanton_paper", "d_muon", "muon", "scion", "mars", "adamw")
+METHODS = {
+    "gpt2": (*MAIN, "adamuon"),
+    "llama": (*MAIN, "lamb", "blockwise_adamw"),
+}
+# The second of four rates by factors of 2.
+SECOND = {
+    "lanton": 2e-2,
+    "lanton_paper": 1e-2,
+    "d_muon": 2e-2,
+    "muon": 4e-2,
+    "adamuon": 2e-2,
+    "scion": 1e-3,
+    "mars": 4e-3,
+    "adamw": 4e-3,
+    "lamb": 2e-2,
+    "blockwise_adamw": 1e-3,
+}
+IMAGE_SECOND = {
+    "lanton": 5e-2,
+    "lanton_paper": 5e-2,
+    "d_muon": 5e-2,
+    "muon": 5e-2,
+    "scion": 5e-2,
+    "mars": 1e-2,
+    "sgd": 1e-1,
+}
+
+
+def around(rate, count=4):
+    """A grid by factors of 2; the rate is the second of them."""
+    return tuple(float(f"{rate * 2.0 ** (i - 1):.3g}") for i in range(count))
+
+
+def run_of(method, rate, changes=(), model="gpt2", **fields):
+    """A run of a language model.
+
+    Args:
+        method: A key of `SECOND`.
+        rate: The peak rate.
+        changes: More arguments of the optimizer.
+        model: "gpt2" or "llama".
+        **fields: Of `Run`.
+    """
+    options = {
+        **dict(hyperparameters.options(method, EXPERIMENTS[model])),
+        **OPTIONS.get(method, {}),
+        **dict(changes),
+    }
+    if "embedding" in options.get("auxiliary_adamw.roles", ()):
+        del options["embedding_scale"]  # AdamW has none
+    steps = fields.get("steps", STEPS)
+    given = {
+        "text": "stdlib",
+        "batch_size": 16,
+        "steps": steps,
+        "warmup": max(2, min(WARMUP, steps // 10)) / steps,
+        **fields,
+    }
+    return Run(
+        optimizer=method,
+        learning_rate=rate,
+        options=tuple(sorted(options.items())),
+        model=model,
+        size="S",
+        initial="keras_hub",
+        vocabulary=512,
+        validation_blocks=256,
+        **given,
+    )
+
+
+def image_run(method, rate):
+    """A run of the CNN."""
+    options = hyperparameters.image_options(method)
+    if method == "lanton":
+        options = {**options, **OPTIONS[method]}
+    return Run(
+        kind="images",
+        optimizer=method,
+        learning_rate=rate,
+        options=tuple(sorted(options.items())),
+        model="airbench",
+        images="digits",
+        widths=(16, 64, 64),
+        batch_size=128,
+        epochs=6,
+        judged_by="test",
+    )
+
+
+GRIDS = {
+    model: {
+        STYLES[method][0]: [
+            run_of(method, rate, model=model) for rate in around(SECOND[method])
+        ]
+        for method in methods
+    }
+    for model, methods in METHODS.items()
+}
+IMAGE_GRIDS = {
+    STYLES[method][0]: [image_run(method, rate) for rate in around(second)]
+    for method, second in IMAGE_SECOND.items()
+}
+LOSSES = tuple(
+    Table(caption=name, decide=at_best(GRIDS[model]), reference=OURS)
+    for model, name in (("gpt2", "GPT-2"), ("llama", "Llama"))
+)
+BOTH = (("lanton", OURS), ("d_muon", THEIRS))
+BASE_RATE = Grid(
+    caption="GPT-2, mean over 2 seeds",
+    rows=tuple(
+        (label, run_of(method, rate))
+        for method, label in BOTH
+        for rate in around(1e-2, 7)
+    ),
+    seeds=SEEDS[:2],
+)
+BEST_RATE = 4e-2  # of both methods, on the GPT-2
+BATCH_SIZE = Grid(
+    caption="GPT-2, mean over 3 seeds, by batch size",
+    by="batch_size",
+    rows=tuple(
+        (
+            label,
+            run_of(
+                method,
+                BEST_RATE,
+                batch_size=size,
+                steps=STEPS * 16 // size,
+            ),
+        )
+        for method, label in BOTH
+        for size in (8, 16, 32, 64)
+    ),
+    seeds=SEEDS,
+)
+# On the way, every so many steps: the noise, and the rates.
+MEASURED = Table(
+    caption="Llama",
+    decide=at_best(
+        {label: GRIDS["llama"][label] for label in (OURS, PAPERS)},
+        every=STEPS // 20,
+    ),
+    seeds=SEEDS[:1],
+    reference=OURS,
+)
+
+
+def reference(name, accumulate=None, **fields):
+    """Lanton with another sample of the noise, at its best rate."""
+    changes = {"noise.reference": name}
+    if accumulate:
+        changes["gradient_accumulation_steps"] = accumulate
+    return run_of("lanton", BEST_RATE, changes, **fields)
+
+
+REFERENCES = Table(
+    caption="GPT-2, equal numbers of samples",
+    decide=lambda results: (
+        [
+            ("Option I", reference("previous_gradient")),
+            (
+                "Option II, halves of the batch",
+                reference("independent_gradient", 2),
+            ),
+            (
+                "Option II, two batches, half the steps",
+                reference(
+                    "independent_gradient", 2, batch_size=32, steps=STEPS // 2
+                ),
+            ),
+            ("momentum as reference", reference("momentum")),
+        ],
+        [],
+    ),
+    reference="Option I",
+)
+CNN = Table(caption="Digits", decide=at_best(IMAGE_GRIDS), reference=OURS)
+# One change to Lanton's settings here each, on another text.
+VARIANTS = {
+    "no change": {},
+    "`beta_1=0.95`": {"beta_1": 0.95},
+    "`nesterov=False`": {"nesterov": False},
+    "`noise.alpha=0.3`": {"noise.alpha": 0.3},
+    "no adaptation, `noise.alpha=1000`": {"noise.alpha": 1000.0},
+    '`noise.group_reduction="max"`': {"noise.group_reduction": "max"},
+    '`noise.reference="momentum"`': {"noise.reference": "momentum"},
+    "`embedding_scale=100`": {"embedding_scale": 100.0},
+    "`embedding_scale=300`": {"embedding_scale": 300.0},
+    "`auxiliary_adamw.lr_ratio=0.5`": {"auxiliary_adamw.lr_ratio": 0.5},
+    "AdamW of tables": {"auxiliary_adamw.roles": ("embedding", "vector")},
+    "`auxiliary_adamw=None`": {"auxiliary_adamw": None},
+}
+OTHERS = {
+    "D-Muon": ("d_muon", {}),
+    "D-Muon, `beta_1=0.9`": ("d_muon", {"beta_1": 0.9}),
+    "Scion": ("scion", {}),
+}
+DEFAULTS = tuple(
+    Grid(
+        caption=f"{name}, mean over 2 seeds",
+        of="what is changed",
+        seeds=SEEDS[:2],
+        rows=tuple(
+            (label, run_of(method, rate, changes, model, text="wiki"))
+            for label, (method, changes) in {
+                **{k: ("lanton", v) for k, v in VARIANTS.items()},
+                **OTHERS,
+            }.items()
+            for rate in around(SECOND[method])[1:3]
+        ),
+    )
+    for model, name in (("gpt2", "GPT-2"), ("llama", "Llama"))
+)
+# What `python -m experiments.paper` trains, in this order. The last one needs
+# a text, and runs by name alone.
+QUESTIONS = {
+    "losses": LOSSES,
+    "base_rate": (BASE_RATE,),
+    "batch_size": (BATCH_SIZE,),
+    "measured": (MEASURED,),
+    "references": (REFERENCES,),
+    "cnn": (CNN,),
+    "defaults": DEFAULTS,
+}
+BY_NAME_ALONE = ("defaults",)

@@ -1,0 +1,403 @@
+"""What is compared: the settings of all questions, as tables of runs."""
+
+from experiments.search import Grid
+from experiments.search import Table
+from experiments.search import all_of
+from experiments.search import at_best
+from experiments.search import fixed
+from experiments.search import label_of
+from experiments.search import run_for
+from experiments.search import searched
+from experiments.search import tune
+from experiments.tasks import ADAMW
+from experiments.tasks import FINE_TUNING
+from experiments.tasks import STEPS
+
+REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
+QUICK, LONG = 5.0, 80.0  # tokens per weight
+BOTH = ("lanton", "lanton_without_noise")
+WITHOUT = label_of("lanton_without_noise")
+LITTLE_DECAY = {"weight_decay": 0.03}
+# Where rates alone are compared: the other arguments, which the searches
+# found. NorMuon's has not run: it has D-Muon's.
+FOUND = {
+    "d_muon": LITTLE_DECAY,
+    "normuon": LITTLE_DECAY,
+    "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
+}
+LOW = (1.25e-3, 2.5e-3, 5e-3)
+MIDDLE = (2.5e-3, 5e-3, 1e-2)
+HIGH = (*MIDDLE, 2e-2)
+
+
+# -- Searches ----------------------------------------------------------------
+
+DECAYS = ("weight_decay", (0.03, 0.3))
+MOMENTA = ("beta_1", (0.9, 0.95, 0.98))
+AUXILIARY = ("auxiliary_adamw.lr_ratio", (0.25, 0.5))
+PAPER = (DECAYS, MOMENTA, ("embedding_scale", (100.0, 200.0)))
+IMAGE_DECAYS = ("weight_decay", (0.01, 0.1))
+IMAGES = (IMAGE_DECAYS, ("beta_1", (0.6, 0.8, 0.95)), AUXILIARY)
+# Of each contestant that is tuned: rates, then arguments, one by one.
+SPACES = {
+    "adamw_tables": (
+        (1e-3, 2e-3, 4e-3),
+        (
+            ("table_factor", (2.0, 8.0)),
+            DECAYS,
+            ("beta_2", (0.98,)),
+            ("beta_1", (0.6, 0.7, 0.8, 0.95)),
+        ),
+    ),
+    "keras_muon": (
+        (5e-3, 1e-2, 2e-2),
+        (
+            DECAYS,
+            ("momentum", (0.9, 0.98)),
+            ("adam_lr_ratio", (0.25, 0.5)),
+        ),
+    ),
+    "d_muon": ((1e-2, 2e-2, 4e-2), (DECAYS, MOMENTA, AUXILIARY)),
+    "normuon": (
+        (1e-2, 2e-2, 4e-2),
+        (DECAYS, MOMENTA, ("beta_2", (0.98,)), AUXILIARY),
+    ),
+    "scion": (
+        (5e-4, 1e-3, 2e-3),
+        (
+            ("beta_1", (0.95, 0.98)),
+            ("hidden_scale", (25.0, 100.0)),
+            ("embedding_scale", (1000.0, 6000.0)),
+        ),
+    ),
+    "lanton_paper": ((5e-3, 1e-2, 2e-2), PAPER),
+    "lanton_paper_without_noise": ((5e-3, 1e-2, 2e-2), PAPER),
+}
+IMAGE_SPACES = {
+    "cnn_sgd": (
+        (0.1, 0.2, 0.4),
+        (
+            ("weight_decay", (1e-3, 1e-2)),
+            ("momentum", (0.7, 0.8, 0.95)),
+            ("nesterov", (False,)),
+        ),
+    ),
+    "cnn_adamw": (
+        (4e-3, 8e-3, 1.6e-2),
+        (IMAGE_DECAYS, ("beta_2", (0.99, 0.999)), ("beta_1", (0.8, 0.95))),
+    ),
+    "cnn_d_muon": ((1e-2, 2e-2, 4e-2), IMAGES),
+    "cnn_lanton": ((5e-3, 1e-2, 2e-2), IMAGES),
+    "cnn_lanton_without_noise": ((5e-3, 1e-2, 2e-2), IMAGES),
+}
+
+
+def search_of(name, **fields):
+    """A function of results: all runs of a contestant's search, sorted.
+
+    Args:
+        name: Of `SPACES` or `IMAGE_SPACES`.
+        **fields: Of the runs.
+    """
+    rates, space = {**SPACES, **IMAGE_SPACES}[name]
+    first = [run_for(name, rate, **fields) for rate in rates]
+    return lambda results: tune(first, space, results)
+
+
+def searches_of(names, **fields):
+    """By label: the searches of contestants; arguments as `search_of`."""
+    return {label_of(name): search_of(name, **fields) for name in names}
+
+
+def runs_at(rates, **fields):
+    """By label: a contestant's runs at some rates, other arguments `FOUND`.
+
+    Args:
+        rates: By name.
+        **fields: Of the runs.
+    """
+    return {
+        label_of(name): [
+            run_for(name, rate, FOUND.get(name, ()), **fields) for rate in some
+        ]
+        for name, some in rates.items()
+    }
+
+
+def rows_of(runs):
+    """Rows of a `Grid` from runs by label."""
+    return tuple((label, run) for label, some in runs.items() for run in some)
+
+
+# -- The finals, the noise, other sizes and lengths --------------------------
+
+FINAL_RATES = dict.fromkeys(BOTH, (*LOW, 1e-2))
+FINALS = Table(
+    caption="S, 1,024 tokens, `sotu`",
+    decide=all_of(
+        fixed((label_of("lanton"), run_for("lanton", 5e-3, text="sotu"))),
+        at_best(runs_at({BOTH[1]: FINAL_RATES[BOTH[1]]}), text="sotu"),
+        searched(searches_of(SPACES), text="sotu"),
+    ),
+    seeds=REPORTING,
+    curve=WITHOUT,
+)
+# By caption: fields of the runs, and the rates of `BOTH`.
+PLACES = {
+    "S, 256 tokens": ({"batch_size": 4}, (6.25e-4, *LOW)),
+    "S, 4,096 tokens": ({"batch_size": 64}, HIGH),
+    "M, 1,024 tokens": ({"size": "M"}, LOW),
+    "M, 256 tokens": ({"size": "M", "batch_size": 4}, (6.25e-4, *LOW[:2])),
+    "S, 1,024 tokens, 80 tokens per weight": (
+        {"tokens_per_weight": LONG},
+        (*LOW, 1e-2),
+    ),
+    "L, 1,024 tokens, 5 tokens per weight": (
+        {"size": "L", "tokens_per_weight": QUICK},
+        LOW,
+    ),
+    "Llama, S, 1,024 tokens": ({"model": "llama"}, (6.25e-4, *LOW, 1e-2)),
+}
+IN_TOKENS = ("S, 256 tokens", "M, 1,024 tokens", "M, 256 tokens")
+NOISE = (
+    Table(
+        caption=FINALS.caption,
+        decide=at_best(runs_at(FINAL_RATES), text="sotu"),
+        seeds=REPORTING,
+        reference=WITHOUT,
+        curve=WITHOUT,
+    ),
+    *(
+        Table(
+            caption=caption,
+            decide=at_best(runs_at(dict.fromkeys(BOTH, rates), **fields)),
+            reference=WITHOUT,
+            curve=WITHOUT if caption in IN_TOKENS else None,
+        )
+        for caption, (fields, rates) in PLACES.items()
+    ),
+)
+# Other contestants' rates in some of these places.
+OTHERS = {
+    "M, 1,024 tokens": {
+        "d_muon": MIDDLE,
+        "normuon": MIDDLE,
+        "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2),
+    },
+    "S, 1,024 tokens, 80 tokens per weight": {
+        "d_muon": HIGH,
+        "adamw_tables": (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2),
+    },
+    "L, 1,024 tokens, 5 tokens per weight": {
+        "d_muon": MIDDLE,
+        "adamw_tables": (2e-3, 4e-3, 8e-3),
+    },
+    "Llama, S, 1,024 tokens": {
+        "d_muon": HIGH,
+        "adamw_tables": (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
+    },
+}
+SIZES = tuple(
+    Table(
+        caption=caption,
+        decide=at_best(
+            runs_at(
+                {**dict.fromkeys(BOTH, PLACES[caption][1]), **others},
+                **PLACES[caption][0],
+            )
+        ),
+    )
+    for caption, others in OTHERS.items()
+)
+
+# -- Rates -------------------------------------------------------------------
+
+WINDOWS = Grid(
+    caption="S, 1,024 tokens",
+    rows=rows_of(
+        runs_at(
+            {
+                **dict.fromkeys(BOTH, (6.25e-4, *LOW, 1e-2)),
+                "d_muon": (*HIGH, 4e-2),
+            }
+        )
+    ),
+)
+# By row: fields, and rates of `Lanton()`.
+BY_PLACE = {
+    **{
+        f"{size}, 1,024 tokens, 400 steps": (
+            {"size": size, "steps": 400},
+            MIDDLE if size == "XL" else HIGH,
+        )
+        for size in ("S", "M", "L", "XL")
+    },
+    "S, 1,024 tokens": ({}, (*LOW, 1e-2)),
+    **PLACES,
+}
+DEFAULT_RATE = Grid(
+    caption="`Lanton()`",
+    of="size, tokens per batch, length",
+    rows=tuple(
+        (place, run_for("lanton", rate, **fields))
+        for place, (fields, rates) in BY_PLACE.items()
+        for rate in rates
+    ),
+)
+
+
+def beside_half(caption, seeds, **fields):
+    """A `Table` of the default rate and of half of it."""
+    rows = [
+        (f"`Lanton({rate:g})`", run_for("lanton", rate, **fields))
+        for rate in (2.5e-3, 5e-3)
+    ]
+    return Table(
+        caption=caption,
+        decide=fixed(*rows),
+        seeds=seeds,
+        reference=rows[1][0],
+    )
+
+
+HALVES = (
+    beside_half(FINALS.caption, REPORTING, text="sotu"),
+    beside_half("S, 1,024 tokens", (1, 2, 3)),
+    *(beside_half(place, (1, 2, 3), **PLACES[place][0]) for place in OTHERS),
+)
+
+
+def by_width(name, rates, sizes, seeds=(1,), changes=()):
+    """A `Grid` of 400 steps: a row for each width.
+
+    Args:
+        name: Of the contestant.
+        rates: Of all widths but XL, whose runs are long: without those below
+            0.0025 and above 0.01.
+        sizes: Keys of `language.WIDTHS`.
+        seeds: As `Grid`.
+        changes: Arguments of the optimizer.
+    """
+    means = f", mean over {len(seeds)} seeds" if len(seeds) > 1 else ""
+    rows = [
+        (size, run_for(name, rate, changes, size=size, steps=400))
+        for size in sizes
+        for rate in rates
+        if size != "XL" or rate in MIDDLE
+    ]
+    return Grid(
+        caption=f"{label_of(name)}, GPT-2, 400 steps{means}",
+        of="width",
+        seeds=seeds,
+        rows=tuple(rows),
+    )
+
+
+FIVE = ("XS", "S", "M", "L", "XL")
+WIDTHS = (
+    by_width("lanton", (*LOW, 1e-2, 2e-2), FIVE),
+    by_width("lanton", MIDDLE, FIVE, seeds=(1, 2)),
+    by_width("d_muon", (*HIGH, 4e-2, 8e-2), FIVE[:-1], changes=LITTLE_DECAY),
+    by_width("adamw_tables", (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), FIVE[:-1]),
+)
+DEPTHS = Grid(
+    caption="`Lanton()`, GPT-2, S, 400 steps",
+    of="blocks",
+    rows=tuple(
+        (str(layers or 4), run_for("lanton", rate, steps=400, layers=layers))
+        for layers in (2, None, 8, 16)
+        for rate in HIGH
+    ),
+)
+
+# -- Single arguments of `Lanton()` ------------------------------------------
+
+MUCH, LITTLE = (0.03, 0.1, 0.3), (0.01, 0.03, 0.1)
+# By row: fields, and the decays.
+DECAYED = {
+    "S, 1,024, 5": ({"tokens_per_weight": QUICK}, (0.1, 0.3, 1.0)),
+    "S, 1,024, 20": ({}, MUCH),
+    "S, 256, 20": ({"batch_size": 4}, MUCH),
+    "S, 1,024, 80": ({"tokens_per_weight": LONG}, LITTLE),
+    "M, 1,024, 20": ({"size": "M"}, LITTLE),
+}
+DECAY = Grid(
+    caption="`Lanton(weight_decay=...)`",
+    by="weight_decay",
+    of="size, tokens per batch, tokens per weight",
+    rows=tuple(
+        (place, run_for("lanton", 5e-3, {"weight_decay": decay}, **fields))
+        for place, (fields, decays) in DECAYED.items()
+        for decay in decays
+    ),
+)
+SHORT = {"beta_1": 0.9}
+NOT_CORRECTED = {"beta_1": 0.9, "bias_correction": False}
+
+
+def by_argument(caption, cases, seeds, **fields):
+    """A `Table` of `Lanton()` with other arguments, the first the reference.
+
+    Args:
+        caption: As `Table`.
+        cases: Arguments on top of the defaults.
+        seeds: As `Table`.
+        **fields: Of all runs.
+    """
+    rows = []
+    for changes in cases:
+        told = ", ".join(f"{k}={v}" for k, v in changes.items())
+        rows.append(
+            (f"`Lanton({told})`", run_for("lanton", 5e-3, changes, **fields))
+        )
+    return Table(
+        caption=caption,
+        decide=fixed(*rows),
+        seeds=seeds,
+        reference=rows[0][0],
+    )
+
+
+MOMENTUM = (
+    by_argument(
+        FINALS.caption, ({}, SHORT, NOT_CORRECTED), REPORTING, text="sotu"
+    ),
+    by_argument(
+        "S, 1,024 tokens, 80 tokens per weight",
+        ({}, SHORT, {"beta_1": 0.97}),
+        (1,),
+        tokens_per_weight=LONG,
+    ),
+    by_argument(
+        "S, 400 steps without a warm-up",
+        (SHORT, NOT_CORRECTED),
+        (1, 2, 3, 4, 5, 6),
+        steps=400,
+        warmup=0.0,
+    ),
+)
+
+# -- The CNN -----------------------------------------------------------------
+
+CNN = Table(
+    caption="Fashion-MNIST, 8 epochs",
+    decide=searched(
+        searches_of(IMAGE_SPACES, judged_by="held_out"), judged_by="test"
+    ),
+    seeds=REPORTING,
+    reference=label_of("cnn_lanton_without_noise"),
+)
+# What `python -m experiments` trains, in this order.
+QUESTIONS = {
+    "lowest": (FINALS,),
+    "noise": NOISE,
+    "sizes": SIZES,
+    "rates": (WINDOWS, DEFAULT_RATE, *HALVES),
+    "widths": (*WIDTHS, DEPTHS),
+    "decay": (DECAY,),
+    "momentum": MOMENTUM,
+    "cnn": (CNN,),
+    "fine_tuning": FINE_TUNING,
+    "adamw": (ADAMW,),
+    "batch_sizes": STEPS,
+}

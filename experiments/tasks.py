@@ -1,0 +1,154 @@
+"""What is compared, too: fine-tuning, AdamW's handicaps, batch sizes."""
+
+from experiments.contestants import NUCLEAR
+from experiments.search import Grid
+from experiments.search import Table
+from experiments.search import run_for
+from experiments.search import searched
+from experiments.search import tune_rate
+
+LITTLE_DECAY = {"weight_decay": 0.03}
+MIDDLE = (2.5e-3, 5e-3, 1e-2)
+BASES = {
+    "adamw": run_for("adamw", 8e-3, initial="keras_hub"),
+    "lanton": run_for("earlier", 2e-2, {**NUCLEAR, **LITTLE_DECAY}),
+}
+TABLES_BY_ADAMW = {
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "embedding_scale": None,
+}
+LORA = {"rank": 8}
+LORA_RATES = (5e-3, 1e-2, 2e-2)
+OF_B = {"rank": 8, "by_adamw": "lora_kernel_a$"}
+# By label: contestant, rates, its further arguments, fields of the run.
+METHODS = {
+    "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}, {}),
+    "D-Muon": ("d_muon", MIDDLE, {}, {}),
+    "Lanton": ("earlier", MIDDLE, NUCLEAR, {}),
+    "Lanton, `noise=None`": ("earlier_without_noise", MIDDLE, {}, {}),
+    "Lanton, AdamW of tables": (
+        "earlier",
+        MIDDLE,
+        {**NUCLEAR, **TABLES_BY_ADAMW},
+        {},
+    ),
+    "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), {}, LORA),
+    "LoRA, Lanton": ("earlier", LORA_RATES, NUCLEAR, LORA),
+    "LoRA, Lanton of B, AdamW of A": ("earlier", LORA_RATES, NUCLEAR, OF_B),
+}
+
+
+def fine_tune(method, base):
+    """A function of results: the runs of a method, sorted.
+
+    Args:
+        method: A key of `METHODS`.
+        base: A key of `BASES`: what the weights are of.
+    """
+    name, rates, changes, fields = METHODS[method]
+    runs = [
+        run_for(
+            name,
+            rate,
+            {**changes, "weight_decay": 0.0},  # which pulls to 0
+            kind="fine_tuning",
+            text="sotu",
+            base=base,
+            initial=None,
+            steps=1000,
+            **{"rank": 0, "by_adamw": "", **fields},
+        )
+        for rate in rates
+    ]
+    return lambda results: tune_rate(runs, results)
+
+
+def base_of(run):
+    """The pretraining run of one that fine-tunes."""
+    return BASES[run.base].replace(seed=run.seed)
+
+
+FINE_TUNING = tuple(
+    Table(
+        caption=f"Pretrained with {name}, GPT-2, S",
+        decide=searched({m: fine_tune(m, base) for m in METHODS}),
+        reference="AdamW",
+    )
+    for base, name in (("adamw", "AdamW"), ("lanton", "Lanton"))
+)
+
+
+def adamws():
+    """Pairs of a label and a run of AdamW, with handicaps or without."""
+    for initial, start in (("keras_hub", "0.02"), ("scaled", "by width")):
+        label = f"kernels start {start}"
+        for rate in (2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2):
+            if (initial, rate) == ("scaled", 3.2e-2):
+                continue  # its best is far below
+            yield label, run_for("adamw", rate, initial=initial)
+        for rate in (4e-3, 8e-3):
+            run = run_for("adamw", rate, initial=initial)
+            clip = ("global_clipnorm", 1.0)
+            free = tuple(pair for pair in run.options if pair != clip)
+            yield f"{label}, not clipped", run.replace(options=free)
+    for initial, start, pairs in (
+        ("keras_hub", "0.02", ((4e-3, 0.25), (4e-3, 4.0), (2e-3, 8.0))),
+        ("scaled", "by width", ((4e-3, 0.25), (2e-3, 4.0), (1e-3, 8.0))),
+    ):
+        for rate, factor in pairs:
+            factors = {"table_factor": factor}
+            label = f"kernels start {start}, tables at {factor:g} times"
+            yield label, run_for("adamw_tables", rate, factors, initial=initial)
+
+
+ADAMW = Grid(
+    caption="AdamW, GPT-2, S, 1,024 tokens", rows=tuple(adamws()), of="AdamW"
+)
+# Steps to a loss by batch size, at a constant rate.
+TASKS = {
+    "GPT-2, `wiki`": {"target": 4.2},
+    "Llama, `wiki`": {"model": "llama", "target": 4.2},
+    "GPT-2, `stdlib`": {"text": "stdlib", "target": 3.4},
+}
+BATCH_SIZES = (4, 16, 64, 256)  # blocks
+
+
+def to_loss(task, batch_size, **fields):
+    """Runs to a loss, at three rates by factors of 2.
+
+    Args:
+        task: A key of `TASKS`.
+        batch_size: Blocks.
+        **fields: Further ones.
+    """
+    rate = 1e-2 * (batch_size / 16) ** 0.5
+    given = {
+        "tokens_per_weight": None,
+        "batch_size": batch_size,
+        "validation_blocks": 256,
+        "most_blocks": 200_000,
+        **TASKS[task],
+        **fields,
+    }
+    changes = {**NUCLEAR, **LITTLE_DECAY}
+    return [
+        run_for("earlier", rate * factor, changes, **given)
+        for factor in (0.5, 1.0, 2.0)
+    ]
+
+
+def advice_of(task):
+    """The run of 16 blocks that then asks `advise_batch_size`."""
+    return to_loss(task, 16, kind="advice", noise_steps=64)[1]
+
+
+STEPS = tuple(
+    Grid(
+        caption=task,
+        rows=(
+            *((str(b), run) for b in BATCH_SIZES for run in to_loss(task, b)),
+            ("advice", advice_of(task)),
+        ),
+    )
+    for task in TASKS
+)

@@ -1,0 +1,237 @@
+"""Runs of language models on JAX, of the CNN on TensorFlow."""
+
+import contextlib
+import pathlib
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from helpers.tiers import exhaustive
+from helpers.tiers import keep
+from helpers.tiers import logic
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+pytest.importorskip("keras_hub", exc_type=ImportError)
+
+from experiments import run as runs  # noqa: E402
+from experiments import tasks  # noqa: E402
+from experiments import texts  # noqa: E402
+from experiments.search import run_for  # noqa: E402
+
+on_jax = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="its steps are JAX's"
+)
+
+
+@pytest.fixture
+def train(monkeypatch, tmp_path):
+    """A function that trains runs on small models and texts, here."""
+    from experiments import language
+
+    monkeypatch.setattr(language, "CHUNK", 2)
+    monkeypatch.setattr(language, "LAYERS", 1)
+    monkeypatch.setitem(language.WIDTHS, "S", 32)
+    monkeypatch.setattr(texts, "VOCABULARY", 300)
+    monkeypatch.setattr(language, "VALIDATION_BLOCKS", 32)
+    for name, animal in (("wiki", "fox"), ("sotu", "hen")):
+        lines = (f"the quick brown {animal} {i} jumps" for i in range(20000))
+        (tmp_path / f"{name}.txt").write_text("\n\n".join(lines))
+    language.learner_of.cache_clear()
+
+    def train(*wanted, turn=None):
+        monkeypatch.setitem(runs.SHARED, "cache", tmp_path / "cache")
+        monkeypatch.setitem(runs.SHARED, "turn", turn)
+        runs._prepare(wanted, tmp_path, tmp_path / "cache")
+        return [result for _, result in runs.train_group(list(wanted))]
+
+    yield train
+    language.learner_of.cache_clear()
+
+
+@on_jax
+def test_a_run_after_another_is_the_same_run(train):
+    """What it starts with is its own, whatever ran in the process."""
+    run = run_for("lanton", 0.01, batch_size=2, steps=20, every=10)
+    first, other, again = train(
+        run, run.replace(learning_rate=0.05, seed=2, text="sotu"), run
+    )
+    assert again["loss"] == first["loss"] != other["loss"]
+    assert again["curve"] == first["curve"]
+    assert again["noise"] == first["noise"]
+    assert first["looks"] == [10, 20]
+    least, mean, largest, ratio, _ = first["noise"]["hidden"][1]
+    assert 0 < least < mean < largest
+    assert 0 < ratio < 2
+    assert set(first["noise"]) == {"hidden", "qk", "vo", "mlp", "embedding"}
+    assert {"sum_of_squares_ms", "versions"} <= set(first["machine"])
+
+
+@on_jax
+def test_runs_together_end_as_alone(train):
+    runs_ = [
+        run_for("lanton", rate, batch_size=2, tokens_per_weight=length)
+        for rate, length in ((0.01, 0.03), (0.02, 0.02))
+    ]
+    runs_.append(runs_[0].replace(seed=2))
+    beside = train(*runs_, turn=contextlib.nullcontext())
+    alone = train(*runs_)
+    for one, two in zip(beside, alone, strict=True):
+        assert one["together"] == 3
+        assert one["steps"] == two["steps"]
+        assert one["loss"] == pytest.approx(two["loss"], abs=1e-3)
+    with pytest.raises(ValueError, match="Received: Run"):
+        train(runs_[0].replace(every=1, steps=2), turn=contextlib.nullcontext())
+
+
+@on_jax
+def test_a_run_to_a_loss_and_advice(train, monkeypatch):
+    from experiments import language
+
+    monkeypatch.setattr(language, "STEPS_BETWEEN_LOOKS", 4)
+    monkeypatch.setattr(language, "BLOCKS_BETWEEN_LOOKS", 4)
+    run = run_for(
+        "lanton",
+        0.02,
+        tokens_per_weight=None,
+        batch_size=2,
+        target=4.5,
+        most_blocks=200,
+        validation_blocks=32,
+    )
+    result, never = train(run, run.replace(target=0.0, most_blocks=8))
+    assert 0 < result["loss"] <= 100
+    assert never["loss"] is None
+    advice = run.replace(kind="advice", noise_steps=8)
+    assert train(advice)[0]["advice"]["measured_at"] == 2
+
+
+@on_jax
+def test_accumulated_gradients_are_micro_batches(train):
+    run = run_for("d_muon", 0.01, batch_size=4, steps=6)
+    halves = run.with_options(gradient_accumulation_steps=2)
+    (whole,), (parts,) = train(run), train(halves)
+    assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+
+
+@on_jax
+@pytest.mark.parametrize("rank", keep([0, 2], [2], exhaustive))
+def test_fine_tuning(train, monkeypatch, tmp_path, rank):
+    base = run_for("lanton", 0.01, batch_size=1, tokens_per_weight=0.05)
+    monkeypatch.setitem(tasks.BASES, "lanton", base)
+    run = run_for(
+        "lanton",
+        0.01,
+        {"weight_decay": 0.0},
+        kind="fine_tuning",
+        text="sotu",
+        base="lanton",
+        rank=rank,
+        by_adamw="lora_kernel_a$" if rank else "",
+        initial=None,
+        batch_size=2,
+        steps=20,
+    )
+    (result,) = train(run)
+    new, old = result["before"]
+    assert result["loss"] < new
+    assert np.isfinite([old, result["old_loss"]]).all()
+    weights = list((tmp_path / "cache" / "weights").iterdir())
+    assert [path.name for path in weights] == [f"{base.id}.npz"]
+
+
+@on_jax
+def test_a_search_for_the_rate(train):
+    run = run_for("lanton", 5e-3, kind="rate_search", batch_size=2, steps=10)
+    (result,) = train(run)
+    assert 5e-4 < result["learning_rate"] < 5e-2
+    assert result["steps"] >= 30
+
+
+@on_jax
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_each_normalization_has_a_barrier(train, monkeypatch, model):
+    import jax
+
+    from experiments import language
+
+    run = run_for("lanton", 0.01, model=model)
+    tokens = np.arange(130).reshape(2, 65) % 7
+    losses, counts = [], []
+    for separate in (language.separate_normalizations, lambda model: None):
+        monkeypatch.setattr(language, "separate_normalizations", separate)
+        learner = language.Learner(run)
+        state = learner.start(learner.model)[:2]
+        traced = jax.make_jaxpr(learner.mean_loss)(*state, tokens)
+        counts.append(str(traced).count("optimization_barrier"))
+        losses.append(float(learner.mean_loss(*state, tokens)[0]))
+    # Two in each block, and the last one.
+    assert counts == [2 * language.LAYERS + 1, 0]
+    assert losses[0] == losses[1]
+
+
+@on_jax
+def test_steps_of_runs(train):
+    from experiments import language
+
+    budget = run_for("lanton", 0.01)
+    assert language.count_steps(budget, weights=51_200) == 1000
+    short = run_for("lanton", 0.01, steps=250)
+    assert language.count_steps(short, weights=10**9) == 250
+    language.CHUNK = 100  # undone by the fixture
+    assert language.chunk_of(short, 250) == 50
+    assert language.chunk_of(short.replace(every=25), 250) == 25
+    deep = run_for("lanton", 0.01, size="XS", steps=400, layers=2)
+    assert language.preset_of(deep).layers == 2
+    assert language.preset_of(budget.replace(dtype="bfloat16")).dtype_policy
+
+
+@on_jax
+def test_rates_warm_up_unless_a_run_is_cold():
+    from experiments import language
+
+    warm = language.rates_of(0.01, 100)
+    cold = language.rates_of(0.01, 100, warmup=0.0)
+    np.testing.assert_allclose(warm[:5] / 0.01, [0.2, 0.4, 0.6, 0.8, 1], 1e-6)
+    assert cold[0] == np.float32(0.01) and np.all(np.diff(cold) < 0)
+    assert warm[-1] == cold[-1] == 0.0
+    constant = language.constant_rates(0.01, 40)
+    assert constant[-1] == constant[19] == np.float32(0.01) > constant[18]
+
+
+@logic
+def test_a_missing_text_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="wiki.txt or .*Received: "):
+        texts.prepare("wiki", tmp_path, tmp_path / "cache")
+
+
+@logic
+def test_images_are_taken_from_the_folder_that_has_them(tmp_path):
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "fashion_mnist.npz").write_text("images")
+    cache = tmp_path / "cache"
+    texts.copy_images("fashion_mnist", tmp_path / "given", cache)
+    assert (cache / "fashion_mnist.npz").exists()
+    texts.copy_images("fashion_mnist", tmp_path, tmp_path / "none")
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="TensorFlow trains it"
+)
+def test_images(tmp_path):
+    from experiments import image_runs
+
+    random = np.random.default_rng(0)
+    arrays = {
+        f"{kind}_{part}": random.integers(0, high, (count, *shape))
+        for part, count in (("train", 20), ("test", 10))
+        for kind, high, shape in (("x", 255, (28, 28)), ("y", 10, ()))
+    }
+    arrays["y_train"][:10] = np.arange(10)
+    np.savez(tmp_path / "fashion_mnist.npz", **arrays)
+    run = run_for("cnn_d_muon", 0.01, widths=(2, 2, 2), batch_size=10, epochs=2)
+    result = image_runs.train(run, tmp_path)
+    assert len(result["accuracies"]) == 2
+    assert result["loss"] == 1 - result["accuracies"][-1]
