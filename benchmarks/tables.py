@@ -33,12 +33,17 @@ def main(argv=None):
     add("--results", type=pathlib.Path, default=common.ROOT / common.RESULTS)
     args = parser.parse_args(argv)
     paths = [p for n in args.names for p in sorted(args.results.glob(f"{n}*"))]
-    paths = [path for path in paths if path.suffix == ".json"]
-    if not paths:
+    results = {
+        path: json.loads(path.read_text())
+        for path in paths
+        if path.suffix == ".json"
+    }
+    # Those of experiments have tables of their own.
+    results = {p: one for p, one in results.items() if "command" in one}
+    if not results:
         known = sorted(path.stem for path in args.results.glob("*.json"))
         parser.error(f"no such result. There are: {', '.join(known)}")
-    for path in paths:
-        result = json.loads(path.read_text())
+    for path, result in results.items():
         print(f"## {path.stem}\n\n{describe(result)}\n")
         common.print_table(result["rows"])
         print()

@@ -280,7 +280,7 @@ class TorchBackend(Backend):
                 return X * inverse.float(), norms.float()  # below 1e30
         scale, X = _below_one(X)
         norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        X.mul_(torch.where(norms > 0, norms, 1.0).reciprocal())
+        X.mul_(norms.masked_fill(norms == 0, 1.0).reciprocal())
         return X, (scale * norms).clamp(max=reference.LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
@@ -581,11 +581,12 @@ def _below_one(X: Tensor) -> tuple[Tensor, Tensor]:
 
     A new tensor of float32, in two passes, of which a GPU waits for none.
     """
+    X = X.float() if X.dtype == torch.float64 else X
     largest = torch.linalg.vector_norm(
         X, float("inf"), dim=(-2, -1), keepdim=True, dtype=torch.float32
     )
     scale = largest.clamp(max=reference.LARGEST_DIVISOR)
-    return scale, X / torch.where(scale > 0, scale, 1.0)
+    return scale, X / scale.masked_fill(scale == 0, 1.0)
 
 
 def _shrink_signs(
