@@ -131,5 +131,7 @@ def test_every_result_is_printed() -> None:
     assert done.returncode == 0, done.stderr
     results = (ROOT / "benchmarks" / "results").glob("*.json")
     for path in results:
+        if path.stem == "theory":  # a table of docs/paper.md
+            continue
         assert f"## {path.stem}\n" in done.stdout
     assert "There are: " in run("tables.py", "nothing").stderr
