@@ -155,6 +155,10 @@ class Backend(abc.ABC):
         """`keras.ops.where`; x or y is a tensor, which keeps its dtype."""
         return ops.where(condition, x, y)
 
+    def divisor(self, x: Tensor) -> Tensor:
+        """The tensor, with 1 for 0: nothing is divided by 0."""
+        return ops.where(x == 0, 1.0, x)
+
     def maximum(self, x: Tensor, y: Any) -> Tensor:
         """`keras.ops.maximum` with a tensor or number."""
         return ops.maximum(x, y)
@@ -417,12 +421,22 @@ class Backend(abc.ABC):
         found = []
         for r, x, w in zip(roots, tensors, weights, strict=True):
             unit = self.maximum(r, ops.abs(x))
-            unit = self.minimum(
-                self.where(unit > 0, unit, 1.0), LARGEST_DIVISOR
-            )
+            unit = self.minimum(self.divisor(unit), LARGEST_DIVISOR)
             square = (1.0 - w) * (r / unit) ** 2 + w * (x / unit) ** 2
             found.append(self.where(w != 0, unit * ops.sqrt(square), r))
         return found
+
+    def mean_roots(
+        self, roots: Sequence[Tensor], tensors: Sequence[Tensor], weight: float
+    ) -> list[Tensor]:
+        """sqrt((1 - w) r^2 + w x^2), as `mean_roots_`: new tensors.
+
+        Args:
+            roots: Roots r of mean squares, float32.
+            tensors: Tensors x of their shapes, float32.
+            weight: w in (0, 1].
+        """
+        return self.mean_roots_(roots, tensors, [weight] * len(roots))
 
     def adam_directions(
         self,
@@ -527,9 +541,9 @@ class Backend(abc.ABC):
         X = ops.cast(X, "float32")
         scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
         scale = self.minimum(scale, LARGEST_DIVISOR)
-        X = X / self.where(scale > 0, scale, 1.0)
+        X = X / self.divisor(scale)
         squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
-        inverse = ops.rsqrt(self.where(squares > 0, squares, 1.0))
+        inverse = ops.rsqrt(self.divisor(squares))
         return X * inverse, self.minimum(scale * ops.sqrt(squares), LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:

@@ -59,6 +59,10 @@ class TorchBackend(Backend):
             return y.masked_fill(condition, x)
         return torch.where(condition, x, y)
 
+    def divisor(self, x: Tensor) -> Tensor:
+        """See the reference."""
+        return x.masked_fill(x == 0, 1.0)
+
     def maximum(self, x: Tensor, y: Any) -> Tensor:
         """See the reference."""
         if isinstance(y, torch.Tensor):
@@ -438,8 +442,18 @@ class TorchBackend(Backend):
                     small[0].append(r)
                     small[1].append(x)
         if small[0]:
-            _hypot_together_(*small)
+            torch._foreach_copy_(small[0], _hypot_together(*small))
         return list(roots)
+
+    def mean_roots(
+        self, roots: Sequence[Tensor], tensors: Sequence[Tensor], weight: float
+    ) -> list[Tensor]:
+        """See the reference: a few operations for all tensors."""
+        if not roots:
+            return []
+        X = torch._foreach_mul(list(roots), (1.0 - weight) ** 0.5)
+        Y = torch._foreach_mul(list(tensors), weight**0.5)
+        return _hypot_together(X, Y)
 
     def adam_directions(
         self,
@@ -629,13 +643,11 @@ def _by_weight(
         )
 
 
-def _hypot_together_(X: Sequence[Tensor], Y: Sequence[Tensor]) -> None:
-    """Each x becomes sqrt(x^2 + y^2), by one operation."""
+def _hypot_together(X: Sequence[Tensor], Y: Sequence[Tensor]) -> list[Tensor]:
+    """sqrt(x^2 + y^2) of each pair, by one operation."""
     flat = torch.hypot(*(torch.cat([x.reshape(-1) for x in Z]) for Z in (X, Y)))
     found = flat.split([x.numel() for x in X])
-    torch._foreach_copy_(
-        list(X), [x.view(y.shape) for x, y in zip(found, X, strict=True)]
-    )
+    return [x.view(y.shape) for x, y in zip(found, X, strict=True)]
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

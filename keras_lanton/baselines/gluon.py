@@ -151,7 +151,7 @@ class Gluon(LMOOptimizer):
         dual = dual * ops.convert_to_tensor(lmo_scale)
         L0, L1 = (np.where(follows, x, np.float32(1.0)) for x in (L0, L1))
         below = ops.convert_to_tensor(L0) + ops.convert_to_tensor(L1) * dual
-        radius = dual / backend.where(below > 0, below, 1.0)
+        radius = dual / backend.divisor(below)
         radius = backend.where(ops.convert_to_tensor(follows), radius, 1.0)
         return backend.scale_(O, radius[:, None, None]), {}
 

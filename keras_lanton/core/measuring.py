@@ -17,7 +17,6 @@ from keras_lanton.core.noise import rate_ratio
 from keras_lanton.core.noise import sample_variance
 from keras_lanton.core.noise import share_of_measurements
 from keras_lanton.core.noise import update_noise
-from keras_lanton.core.norms import Norm
 from keras_lanton.core.plan import MeasurementGroup
 from keras_lanton.core.plan import NoiseSlice
 from keras_lanton.core.plan import Plan
@@ -66,7 +65,7 @@ def measure(
             plan, settings, due, state["last_step"], active, t
         )
     samples = take_samples(plan, settings, G, B_last, state, due)
-    d = ops.concatenate([sample[0] for sample in samples])
+    d = dual_norms(settings, samples)
     new = _accumulate(plan, settings, state, d, samples, measured)
     if "previous_gradient" in state:
         # XLA must know that the samples come before.
@@ -148,7 +147,9 @@ def take_samples(
         due: From `due_chunks`.
 
     Returns:
-        For each group tensors of its `sample_shapes`, float32.
+        For each group ||D_t||_* over `dual_scale`, in units of the signal also
+        ||B_{t-1}||_*, and where they are measured the RMS of rows and of
+        columns: tensors of its `sample_shapes`, float32.
     """
     samples = []
     pairs = zip(plan.groups, *backend.unpack(due), strict=True)
@@ -157,7 +158,8 @@ def take_samples(
             _sample, settings, group, k, chunk, G, B_last, state
         )
         if group.pauses:
-            shapes = group.sample_shapes
+            norms = 2 if settings.alpha_unit == "signal" else 1
+            shapes = group.sample_shapes(norms)
             nothing = functools.partial(_zeros, shapes)
             is_due = chunk < len(group.chunks)
             samples.append(backend.cond(is_due, sample, nothing))
@@ -189,31 +191,32 @@ def _sample(
         D = _chunk(group, chunk, G) - before
     if not backend.EAGER:  # where huge gradients are not halved
         D = backend.clip(D, -LARGEST, LARGEST)
-    in_units = settings.alpha_unit == "signal"
-    B = _chunk(group, chunk, B_last) if in_units else None
-    d = dual_norms(group.norm, D, B)
-    if group.noise is None:
-        return (d,)
-    rows, columns = line_rms(D)
-    return d, backend.minimum(rows, LARGEST), backend.minimum(columns, LARGEST)
+    found = [group.norm.dual(D)]
+    if settings.alpha_unit == "signal":
+        found.append(group.norm.dual(_chunk(group, chunk, B_last)))
+    if group.noise is not None:
+        found += [backend.minimum(one, LARGEST) for one in line_rms(D)]
+    return tuple(found)
 
 
-def dual_norms(norm: Norm, D: Tensor, B: Tensor | None) -> Tensor:
-    """||D_t||_* of each matrix, or ||D_t||_* / ||B_{t-1}||_*.
+def dual_norms(
+    settings: NoiseAdaptiveRate, samples: Sequence[tuple[Tensor, ...]]
+) -> Tensor:
+    """||D_t||_* of all groups' chunks, or ||D_t||_* / ||B_{t-1}||_*.
 
     Args:
-        norm: Of the matrices.
-        D: Noise samples, `(n, rows, columns)` float32.
-        B: Momentum, likewise, or None.
+        settings: Of the noise.
+        samples: From `take_samples`.
 
     Returns:
-        `(n,)` float32, over the norm's `dual_scale` without B.
+        `(samples,)` float32; over the norm's `dual_scale` if it is no quotient.
     """
-    d = backend.minimum(norm.dual(D), LARGEST)
-    if B is None:
+    d = ops.concatenate([sample[0] for sample in samples])
+    d = backend.minimum(d, LARGEST)
+    if settings.alpha_unit != "signal":
         return d
-    signal = backend.minimum(norm.dual(B), LARGEST)
-    d = d / backend.where(signal > 0, signal, 1.0)
+    signal = ops.concatenate([sample[1] for sample in samples])
+    d = d / backend.divisor(backend.minimum(signal, LARGEST))
     return backend.minimum(d, LARGEST_NOISE)
 
 
@@ -247,35 +250,39 @@ def _accumulate(
     }
     if not plan.whitened:
         return new
+    old = [*state["row_noise"], *state["col_noise"]]
+    found = [*_of_stacks(plan, samples, -2), *_of_stacks(plan, samples, -1)]
     masks = [
         backend.take(measured, backend.constant(one))[:, None]
         for one in plan.whitened
     ]
-    for i, name in ((1, "row_noise"), (2, "col_noise")):
-        parts: list[list[Tensor]] = [[] for _ in masks]
-        for group, sample in zip(plan.groups, samples, strict=True):
-            if group.noise is not None:
-                parts[group.noise.index].append(_of_all(group, sample[i]))
-        new[name] = [
-            _updated(old, part, mask, settings.beta_2)
-            for old, part, mask in zip(state[name], parts, masks, strict=True)
-        ]
-    return new
+    # Line 7 of each row and column.
+    noise = [
+        backend.where(mask, one, before)
+        for mask, one, before in zip(
+            masks * 2,
+            backend.mean_roots(old, found, 1.0 - settings.beta_2),
+            old,
+            strict=True,
+        )
+    ]
+    count = len(masks)
+    return {**new, "row_noise": noise[:count], "col_noise": noise[count:]}
 
 
-def _of_all(group: MeasurementGroup, sample: Tensor) -> Tensor:
-    """A sample of a chunk as one of each chunk of the group."""
-    if len(group.chunks) == 1:
-        return sample
-    return backend.take(sample, backend.constant(group.place_in_chunk))
-
-
-def _updated(
-    old: Tensor, parts: Sequence[Tensor], mask: Tensor, beta_2: float
-) -> Tensor:
-    """The noise of rows or columns, where it was measured."""
-    d = parts[0] if len(parts) == 1 else ops.concatenate(parts)
-    return backend.where(mask, update_noise(old, d, beta_2=beta_2), old)
+def _of_stacks(
+    plan: Plan, samples: Sequence[tuple[Tensor, ...]], i: int
+) -> list[Tensor]:
+    """Measure i of each stack's matrices, from those of the groups' chunks."""
+    parts: list[list[Tensor]] = [[] for _ in plan.whitened]
+    for group, sample in zip(plan.groups, samples, strict=True):
+        if group.noise is None:
+            continue
+        one = sample[i]
+        if len(group.chunks) > 1:  # one chunk in the place of each
+            one = backend.take(one, backend.constant(group.place_in_chunk))
+        parts[group.noise.index].append(one)
+    return [p[0] if len(p) == 1 else ops.concatenate(p) for p in parts]
 
 
 def store_gradients(

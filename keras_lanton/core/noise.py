@@ -29,7 +29,7 @@ def update_noise(noise: Tensor, d: Tensor, *, beta_2: float) -> Tensor:
         sqrt(H_t), `(matrices,)`, float32.
     """
     scale = backend.maximum(noise, d)
-    unit = backend.where(scale > 0, scale, 1.0)
+    unit = backend.divisor(scale)
     H = beta_2 * (noise / unit) ** 2 + (1.0 - beta_2) * (d / unit) ** 2
     return scale * ops.sqrt(H)
 
@@ -63,7 +63,7 @@ def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
     result = ops.ones_like(noise)
     for member in groups:
         top = ops.max(backend.where(member, noise, 0.0))
-        unit = backend.where(top > 0, top, 1.0)
+        unit = backend.divisor(top)
         mean = _measured_mean((noise / unit) ** 2, noise, member)
         rms = backend.where(top > 0, unit * ops.sqrt(mean), 1.0)
         result = backend.where(member, rms, result)
@@ -94,7 +94,7 @@ def layer_ratio(
             divisor = ops.max(backend.where(measured, root, 0.0))
         else:
             divisor = _measured_mean(root, noise, member)
-        ratio = root / backend.where(divisor > 0, divisor, 1.0)
+        ratio = root / backend.divisor(divisor)
         result = backend.where(member, ratio, result)
     return backend.where(noise > 0, result, 1.0)
 

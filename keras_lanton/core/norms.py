@@ -333,7 +333,7 @@ class ColNorm(Norm):
         """Each column over its l2 norm, and the norms; zero stays zero."""
         X, whole = backend.unit_norm(X)
         norms = ops.sqrt(ops.sum(X * X, axis=self.axis, keepdims=True))
-        return X / backend.where(norms > 0, norms, 1.0), whole * norms
+        return X / backend.divisor(norms), whole * norms
 
 
 class RowNorm(ColNorm):

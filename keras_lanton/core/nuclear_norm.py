@@ -121,7 +121,7 @@ def lanczos_nuclear_norm(D: Tensor) -> Tensor:
     with backend.full_precision():
         C = ops.matmul(D, transpose(D))
         squares = ops.trace(C, axis1=-2, axis2=-1)[..., None, None]
-        C = C / backend.where(squares > 0, squares, 1.0)
+        C = C / backend.divisor(squares)
 
         Q = _orthonormal(ops.matmul(C, _sketch(short, LEADING)))
         Q = _orthonormal(ops.matmul(C, Q))
@@ -175,7 +175,7 @@ def _quadrature(
 def _unit_columns(z: Tensor) -> tuple[Tensor, Tensor]:
     """Each column over its length, and the lengths; zero stays zero."""
     length = ops.sqrt(ops.sum(z * z, axis=-2, keepdims=True))
-    return z / backend.where(length > 0, length, 1.0), length
+    return z / backend.divisor(length), length
 
 
 def _outside(Q: Tensor, y: Tensor) -> Tensor:

@@ -98,13 +98,17 @@ class MeasurementGroup:
         """The shape of a chunk."""
         return self.size, self.stack.rows, self.stack.columns
 
-    @property
-    def sample_shapes(self) -> list[tuple[int, ...]]:
-        """Shapes of the measures of a chunk: dual norms, rows, columns."""
+    def sample_shapes(self, dual_norms: int) -> list[tuple[int, ...]]:
+        """Shapes of the measures of a chunk: dual norms, rows, columns.
+
+        Args:
+            dual_norms: Number of dual norms of each matrix.
+        """
         size, rows, columns = self.shape
+        shapes: list[tuple[int, ...]] = [(size,)] * dual_norms
         if self.noise is None:
-            return [(size,)]
-        return [(size,), (size, rows), (size, columns)]
+            return shapes
+        return [*shapes, (size, rows), (size, columns)]
 
     @functools.cached_property
     def place_in_chunk(self) -> np.ndarray:

@@ -64,7 +64,7 @@ def whiten(
         `(..., rows, columns)`, float32, up to a factor for each matrix.
     """
     rms = backend.frobenius_norm(M) / (M.shape[-2] * M.shape[-1]) ** 0.5
-    signal = backend.minimum(rms / backend.where(m > 0, m, 1.0), LARGEST)
+    signal = backend.minimum(rms / backend.divisor(m), LARGEST)
     signal = SIGNAL_WEIGHT * ops.square(signal)
     # In units of the larger of the two: no matrix leaves float32.
     unit = backend.maximum(signal, 1.0)
@@ -101,11 +101,11 @@ class EntryNoise:
             `(n, rows, 1)`, `(n, 1, columns)` and `(n, 1, 1)`.
         """
         top = ops.max(self.columns, axis=-1, keepdims=True)
-        unit = backend.where(top > 0, top, 1.0)
+        unit = backend.divisor(top)
         m = unit * ops.sqrt(
             ops.mean(ops.square(self.columns / unit), axis=-1, keepdims=True)
         )
-        divisor = backend.where(m > 0, m, 1.0)
+        divisor = backend.divisor(m)
         return (
             ops.square(self.rows / divisor)[:, :, None],
             ops.square(self.columns / divisor)[:, None, :],
