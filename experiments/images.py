@@ -97,7 +97,7 @@ PRESETS = {
         epochs=100,
         flip=True,
         learning_rates={
-            **hyperparameters.learning_rates("cnn_cifar100"),
+            **hyperparameters.IMAGE_RATES,
             "lanton": 0.05,
             "adamw": 0.01,
             "keras_muon": 0.01,
