@@ -185,7 +185,6 @@ class Mars(Adam):
             "weight_decay": None,
         }
         super().__init__(learning_rate, **{**defaults, **kwargs})
-        self.gamma = gamma
         self.own = {
             "gamma": gamma,
             "optimize_1d": optimize_1d,
@@ -227,7 +226,7 @@ class Mars(Adam):
         # TensorFlow's gradient of a table holds some of its rows.
         zeros = ops.zeros(variable.shape, variable.dtype)
         g = ops.add(gradient, zeros)
-        factor = self.gamma * self.beta_1 / (1 - self.beta_1)
+        factor = self.own["gamma"] * self.beta_1 / (1 - self.beta_1)
         c = ops.add(g, ops.multiply(ops.subtract(g, last), factor))
         self.assign(last, g)
         return ops.divide(c, ops.maximum(norm(c), 1.0))
@@ -280,16 +279,13 @@ class BlockwiseAdamW(Adam):
         **kwargs,
     ):
         check_multipliers(multipliers)
-        if maximum_learning_rate is None and minimum_learning_rate:
-            wrong = True  # the ratios shrink between the two
-        else:
-            highest = maximum_learning_rate or float("inf")
-            wrong = highest <= minimum_learning_rate
-        if wrong:
+        low, high = minimum_learning_rate, maximum_learning_rate
+        # The ratios shrink between the two.
+        if (high is None and low > 0) or (high is not None and high <= low):
             raise ValueError(
                 "`maximum_learning_rate` must be above "
-                f"`minimum_learning_rate`={minimum_learning_rate}. "
-                f"Received: maximum_learning_rate={maximum_learning_rate}"
+                f"`minimum_learning_rate`={low}. "
+                f"Received: maximum_learning_rate={high}"
             )
         defaults = {
             "beta_1": 0.9,
@@ -300,8 +296,8 @@ class BlockwiseAdamW(Adam):
         super().__init__(learning_rate, **{**defaults, **kwargs})
         self.own = {
             "multipliers": {**MULTIPLIERS, **(multipliers or {})},
-            "minimum_learning_rate": minimum_learning_rate,
-            "maximum_learning_rate": maximum_learning_rate,
+            "minimum_learning_rate": low,
+            "maximum_learning_rate": high,
             "warmup_steps": warmup_steps,
             "roles": roles,
         }
