@@ -9,5 +9,5 @@
 
 Run them in the root of the repository. A run of the first four is a record of
 `run.Run`: `sweeps`, `tasks` and `paper.sweeps` have the settings, `language`
-and `image_runs` train them, `tables` tells what came out.
+and `images` train them, `tables` tells what came out.
 """

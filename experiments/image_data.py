@@ -1,11 +1,13 @@
 """Images, and their augmentation."""
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
 
 MAX_SHIFT = 2  # pixels
+HELD_OUT = 10_000  # images
 
 
 @dataclasses.dataclass
@@ -36,7 +38,7 @@ def load_digits(seed):
     return normalize(x_train, y_train, x_test, y_test)
 
 
-def load_cifar100(seed):
+def load_cifar100(seed=None):
     """50,000 training and 10,000 test images; the split is CIFAR's own."""
     (x_train, y_train), (x_test, y_test) = keras.datasets.cifar100.load_data()
     return normalize(x_train, y_train.ravel(), x_test, y_test.ravel())
@@ -50,6 +52,44 @@ def normalize(x_train, y_train, x_test, y_test):
         ((x - mean) / std).astype("float32") for x in (x_train, x_test)
     )
     return Images(x_train, y_train, x_test, y_test)
+
+
+def load_fashion_mnist(folder):
+    """Fashion-MNIST from a folder that has it, or as Keras downloads it."""
+    path = folder / "fashion_mnist.npz"
+    if path.exists():
+        with np.load(path) as arrays:
+            parts = [
+                arrays[f"{kind}_{part}"]
+                for part in ("train", "test")
+                for kind in ("x", "y")
+            ]
+    else:
+        train_part, test_part = keras.datasets.fashion_mnist.load_data()
+        parts = [*train_part, *test_part]
+    x_train, y_train, x_test, y_test = parts
+    return normalize(x_train[..., None], y_train, x_test[..., None], y_test)
+
+
+LOADERS = {
+    "digits": load_digits,
+    "cifar100": load_cifar100,
+    "fashion_mnist": load_fashion_mnist,
+}
+
+
+@functools.cache
+def load(name, folder):
+    """The images of a run; arguments: a key of `LOADERS`, and a cache."""
+    if name == "fashion_mnist":
+        return load_fashion_mnist(folder)
+    return LOADERS[name](seed=1)  # of the split
+
+
+def held_out(images):
+    """The same, but the last training images take the place of test images."""
+    x, y = images.x_train, images.y_train
+    return Images(x[:-HELD_OUT], y[:-HELD_OUT], x[-HELD_OUT:], y[-HELD_OUT:])
 
 
 def training_batches(images, preset, epochs, seed):

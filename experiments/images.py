@@ -25,7 +25,9 @@ done here.
 
 import argparse
 import dataclasses
+import functools
 import json
+import math
 import pathlib
 import statistics
 import time
@@ -38,8 +40,9 @@ from experiments.airbench import linear_decay
 from experiments.airbench import make_model
 from experiments.arguments import positive
 from experiments.arguments import print_table
-from experiments.image_data import load_cifar100
-from experiments.image_data import load_digits
+from experiments.image_data import LOADERS
+from experiments.image_data import held_out
+from experiments.image_data import load
 from experiments.image_data import training_batches
 from experiments.optimizers import construct
 from experiments.training import draw_monitors
@@ -68,7 +71,7 @@ class Preset:
     batch_size: int
     epochs: int
     flip: bool
-    learning_rates: dict
+    learning_rates: dict = dataclasses.field(default_factory=dict)
 
 
 PRESETS = {
@@ -97,7 +100,7 @@ PRESETS = {
         epochs=100,
         flip=True,
         learning_rates={
-            **hyperparameters.learning_rates("cnn_cifar100"),
+            **hyperparameters.IMAGE_RATES,
             "lanton": 0.05,
             "adamw": 0.01,
             "keras_muon": 0.01,
@@ -125,31 +128,46 @@ def make_stopwatch(seconds):
     return Stopwatch()
 
 
-def accuracy(model, x, y):
-    logits = model.predict(x, batch_size=500, verbose=0)
-    return float((logits.argmax(-1) == y).mean())
+def fit(images, preset, make, learning_rate, seed, **options):
+    """The CNN, trained from a seed's weights, and its history.
 
-
-def train(name, learning_rate, images, args):
-    """Train one model from the seed's weights; return its results."""
-    keras.utils.set_random_seed(args.seed)
-    preset = args.preset
+    Args:
+        images: `image_data.Images`.
+        preset: A `Preset`.
+        make: Function of a schedule that makes the optimizer.
+        learning_rate: The first of the schedule.
+        seed: Of the weights and the batches.
+        **options: As `Model.fit`.
+    """
+    keras.utils.set_random_seed(seed)
     model = make_model(images, preset.widths)
-    steps_per_epoch = len(images.x_train) // preset.batch_size
-    schedule = linear_decay(learning_rate, args.epochs * steps_per_epoch)
-    # torch.compile would take longer than the digits' training.
-    eager = keras.backend.backend() == "torch"
-    compile_model(
-        model, make_optimizer(name, schedule), False if eager else "auto"
+    steps = len(images.x_train) // preset.batch_size
+    optimizer = make(linear_decay(learning_rate, preset.epochs * steps))
+    # XLA's convolutions are slow on a CPU, and torch.compile takes longer than
+    # the digits' training.
+    on_jax = keras.backend.backend() == "jax"
+    compile_model(model, optimizer, "auto" if on_jax else False)
+    history = model.fit(
+        training_batches(images, preset, preset.epochs, seed),
+        steps_per_epoch=steps,
+        epochs=preset.epochs,
+        shuffle=False,  # the batches are shuffled already
+        **options,
     )
+    return model, history.history
+
+
+def train_preset(name, learning_rate, images, args):
+    """Train one model of the command line; return its results."""
     print(f"{name}, learning rate {learning_rate:g}")
     seconds = []
     monitors = make_monitors(name)
-    logs = model.fit(
-        training_batches(images, preset, args.epochs, args.seed),
-        steps_per_epoch=steps_per_epoch,
-        epochs=args.epochs,
-        shuffle=False,  # the batches are shuffled already
+    model, history = fit(
+        images,
+        args.preset,
+        functools.partial(make_optimizer, name),
+        learning_rate,
+        args.seed,
         callbacks=[make_stopwatch(seconds), *monitors],
     )
     args.output.mkdir(parents=True, exist_ok=True)
@@ -158,11 +176,54 @@ def train(name, learning_rate, images, args):
     return {
         "optimizer": name,
         "learning_rate": learning_rate,
-        "loss": logs.history["loss"],
+        "loss": history["loss"],
         "train_accuracy": accuracy(model, images.x_train, images.y_train),
         "test_accuracy": accuracy(model, images.x_test, images.y_test),
         # The first epoch compiles and does not count, if there are others.
         "seconds_per_epoch": statistics.mean(seconds[1:] or seconds),
+    }
+
+
+def accuracy(model, x, y):
+    logits = model.predict(x, batch_size=500, verbose=0)
+    return float((logits.argmax(-1) == y).mean())
+
+
+def train(run, cache):
+    """The result of a run of the table, as JSON has it.
+
+    Args:
+        run: Of kind "images".
+        cache: Folder that may have the images.
+    """
+    images = load(run.images, cache)
+    if run.judged_by == "held_out":
+        images = held_out(images)
+    started = time.perf_counter()
+    flip = run.images != "digits"
+    model, history = fit(
+        images,
+        Preset(run.widths, run.batch_size, run.epochs, flip),
+        functools.partial(construct, run.optimizer, options=run.options),
+        run.learning_rate,
+        run.seed,
+        validation_data=(
+            images.x_test,
+            keras.utils.to_categorical(images.y_test, images.classes),
+        ),
+        validation_batch_size=1000,
+        callbacks=[keras.callbacks.TerminateOnNaN()],
+        verbose=0,
+    )
+    ended = all(math.isfinite(loss) for loss in history["loss"])
+    return {
+        "weights": model.count_params(),
+        "steps": len(images.x_train) // run.batch_size * run.epochs,
+        # Lower is better, as of language models.
+        "loss": 1 - history["val_accuracy"][-1] if ended else None,
+        "accuracies": history["val_accuracy"],
+        "training_loss": history["loss"][-1],
+        "seconds": round(time.perf_counter() - started, 1),
     }
 
 
@@ -195,21 +256,21 @@ def parse(argv):
             f"--learning-rate has {len(args.learning_rate)} values for "
             f"{len(args.optimizer)} optimizers: give one for each"
         )
-    args.preset = PRESETS[args.dataset]
-    args.epochs = args.epochs or args.preset.epochs
+    preset = PRESETS[args.dataset]
+    epochs = args.epochs or preset.epochs
+    args.preset = dataclasses.replace(preset, epochs=epochs)
     args.output = args.output or pathlib.Path("runs", f"cnn_{args.dataset}")
     return args
 
 
 def main(argv=None):
     args = parse(argv)
-    load = {"digits": load_digits, "cifar100": load_cifar100}[args.dataset]
-    images = load(args.seed)
+    images = LOADERS[args.dataset](seed=args.seed)
     rates = args.learning_rate or [
         args.preset.learning_rates[name] for name in args.optimizer
     ]
     results = [
-        train(name, rate, images, args)
+        train_preset(name, rate, images, args)
         for name, rate in zip(args.optimizer, rates, strict=True)
     ]
     print_table(

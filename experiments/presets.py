@@ -45,12 +45,11 @@ def paper_settings(experiment):
 
     Lanton with its defaults has the rate of the paper's, Keras' Muon D-Muon's.
     """
-    names = ("context", "batch_size", "warmup", "minimum_ratio")
     settings = hyperparameters.EXPERIMENTS[experiment]
     rates = hyperparameters.learning_rates(experiment)
     return {
         "experiment": experiment,
-        **{name: settings[name] for name in names},
+        **dataclasses.asdict(settings),
         "learning_rates": {
             **rates,
             "lanton": rates["lanton_paper"],
@@ -59,6 +58,24 @@ def paper_settings(experiment):
     }
 
 
+# The rate, and the lowest of the four by factors of 2 that `--sweep` tries.
+# Lanton's is its default, AdamW's the best of `--sweep` on the GPT-2. The
+# others' are starting points.
+DEMO_RATES = {
+    "lanton": (5e-3, 2.5e-3),
+    "lanton_paper": (1e-2, 5e-3),
+    "adamw": (8e-3, 2e-3),
+    "keras_muon": (5e-3, 2.5e-3),
+    "muon": (2e-2, 1e-2),
+    "d_muon": (1e-2, 5e-3),
+    "adamuon": (5e-3, 2.5e-3),
+    "normuon": (1e-2, 5e-3),
+    "scion": (5e-4, 2.5e-4),
+    "gluon": (5e-2, 1e-2),
+    "mars": (8e-3, 2e-3),
+    "blockwise_adamw": (5e-4, 2.5e-4),
+    "lamb": (1e-2, 2.5e-3),
+}
 # 16 x 64 = 1024 tokens a step, 6 tokens per weight in all.
 DEMO = {
     "layers": 4,
@@ -75,39 +92,13 @@ DEMO = {
     "dropout": 0.0,
     "save_every": 100,
     "validation_blocks": 1024,
-    # Lanton's is its default, AdamW's the best of `--sweep` on the GPT-2. The
-    # others' are starting points.
-    "learning_rates": {
-        "lanton": 5e-3,
-        "lanton_paper": 1e-2,
-        "adamw": 8e-3,
-        "keras_muon": 5e-3,
-        "muon": 2e-2,
-        "d_muon": 1e-2,
-        "adamuon": 5e-3,
-        "normuon": 1e-2,
-        "scion": 5e-4,
-        "gluon": 5e-2,
-        "mars": 8e-3,
-        "blockwise_adamw": 5e-4,
-        "lamb": 1e-2,
-    },
+    "learning_rates": {name: rate for name, (rate, _) in DEMO_RATES.items()},
     "sweep_steps": 500,
     "sweep": {
-        "lanton": (2.5e-3, 5e-3, 1e-2, 2e-2),
-        "lanton_paper": (5e-3, 1e-2, 2e-2, 4e-2),
-        "adamw": (2e-3, 4e-3, 8e-3, 1.6e-2),
-        "keras_muon": (2.5e-3, 5e-3, 1e-2, 2e-2),
-        "muon": (1e-2, 2e-2, 4e-2, 8e-2),
-        "d_muon": (5e-3, 1e-2, 2e-2, 4e-2),
-        "adamuon": (2.5e-3, 5e-3, 1e-2, 2e-2),
-        "normuon": (5e-3, 1e-2, 2e-2, 4e-2),
-        "scion": (2.5e-4, 5e-4, 1e-3, 2e-3),
-        "gluon": (1e-2, 2.5e-2, 5e-2, 1e-1),
-        "mars": (2e-3, 4e-3, 8e-3, 1.6e-2),
-        "blockwise_adamw": (2.5e-4, 5e-4, 1e-3, 2e-3),
-        "lamb": (2.5e-3, 5e-3, 1e-2, 2e-2),
-    },
+        name: tuple(first * 2**i for i in range(4))
+        for name, (_, first) in DEMO_RATES.items()
+    }
+    | {"gluon": (1e-2, 2.5e-2, 5e-2, 1e-1)},
 }
 
 # The documents are packed end to end: the paper's 46 million tokens an epoch

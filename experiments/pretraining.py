@@ -49,65 +49,51 @@ from experiments.training import Run
 from experiments.training import train
 
 
-def train_all(args, data, source):
-    """Train with each chosen optimizer; table, curves, a sample of text."""
-    runs = [
-        Run(
-            folder=args.output / name,
-            preset=args.preset,
-            optimizer=name,
-            learning_rate=rate,
-            steps=planned_steps(args) or steps_of_an_epoch(args, data),
-            seed=args.seed,
-            source=source,
-        )
-        for name, rate in args.rates
-    ]
-    with devices_scope(args.distribution):
-        histories = [train(run, data, args.resume) for run in runs]
-    print_runs(histories)
-    plot(histories, args.output / "loss.png")
-    print_sample(runs[0], data)
-
-
-def sweep(args, data, source):
-    """Try each optimizer's learning rates in shorter runs."""
-    histories = []
+def train_each(args, data, source):
+    """Train with each optimizer and rate; pairs of a run and its history."""
+    steps = planned_steps(args) or steps_of_an_epoch(args, data)
+    trained = []
     for name, rate in args.rates:
+        folder = f"sweep/{name}-{rate:g}" if args.sweep else name
         run = Run(
-            folder=args.output / "sweep" / f"{name}-{rate:g}",
+            folder=args.output / folder,
             preset=args.preset,
             optimizer=name,
             learning_rate=rate,
-            steps=planned_steps(args),
+            steps=steps,
             seed=args.seed,
             source=source,
         )
+        verbose = 0 if args.sweep else "auto"
         with devices_scope(args.distribution):
-            histories.append(train(run, data, args.resume, verbose=0))
-        print(
-            f"{name}, learning rate {rate:g}: validation loss "
-            f"{histories[-1]['validation_loss'][-1]:.3f}",
-            flush=True,
-        )
-    print_runs(histories)
+            trained.append((run, train(run, data, args.resume, verbose)))
+        if args.sweep:
+            loss = trained[-1][1]["validation_loss"][-1]
+            print(
+                f"{name}, learning rate {rate:g}: validation loss {loss:.3f}",
+                flush=True,
+            )
+    return trained
+
+
+def finish_sweep(args, trained):
+    """Write the losses by rate, and name the best rates."""
     results = [
         {
-            "optimizer": history["settings"]["optimizer"],
-            "learning_rate": history["settings"]["learning_rate"],
-            "steps": history["settings"]["steps"],
+            "optimizer": run.optimizer,
+            "learning_rate": run.learning_rate,
+            "steps": run.steps,
             "validation_loss": history["validation_loss"][-1],
             "seconds_per_step": statistics.median(history["seconds"]),
         }
-        for history in histories
+        for run, history in trained
     ]
     write_json(args.output / "sweep.json", results)
+    best = {}
+    for result in sorted(results, key=lambda one: one["validation_loss"]):
+        best.setdefault(result["optimizer"], result["learning_rate"])
     for name in dict.fromkeys(name for name, _ in args.rates):
-        best = min(
-            (result for result in results if result["optimizer"] == name),
-            key=lambda result: result["validation_loss"],
-        )
-        print(f"Best for {name}: learning rate {best['learning_rate']:g}")
+        print(f"Best for {name}: learning rate {best[name]:g}")
 
 
 def add_text_options(parser):
@@ -282,7 +268,14 @@ def main(argv=None):
     try:
         data = load_data(args)
         check_length(args, data)
-        (sweep if args.sweep else train_all)(args, data, source)
+        trained = train_each(args, data, source)
+        histories = [history for _, history in trained]
+        print_runs(histories)
+        if args.sweep:
+            finish_sweep(args, trained)
+        else:
+            plot(histories, args.output / "loss.png")
+            print_sample(trained[0][0], data)
     except KeyboardInterrupt:
         raise SystemExit(
             "\nInterrupted. The same command with --resume continues."

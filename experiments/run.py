@@ -29,7 +29,7 @@ RUNNERS = {
     "fine_tuning": ("jax", "experiments.fine_tuning"),
     "rate_search": ("jax", "experiments.advisers"),
     "advice": ("jax", "experiments.advisers"),
-    "images": ("tensorflow", "experiments.image_runs"),
+    "images": ("tensorflow", "experiments.images"),
 }
 # Likewise, of runs that are alike: the module whose `train(runs, cache, turn)`
 # gives their results.
@@ -65,7 +65,7 @@ class Run:
         base: Whose weights fine-tuning starts from.
         rank: Of LoRA; 0 trains all weights.
         by_adamw: Regular expression of what AdamW updates; "" for none.
-        images: A name of `image_runs.LOADERS`, or None.
+        images: A name of `image_data.LOADERS`, or None.
         widths: Channels of the CNN.
         epochs: Of the CNN.
         judged_by: "test", or "held_out" of the training images.

@@ -19,7 +19,6 @@ from experiments.tokens import tokenize
 
 VOCABULARY = 1024
 BASE = "wiki"  # what fine-tuning starts from
-BATCH = 100  # documents tokenized at a time
 SUFFIXES = (".txt", ".txt.gz", ".txt.xz")
 
 
@@ -58,15 +57,6 @@ def documents(name, folder):
     return texts, held_out
 
 
-def tokens(tokenizer, texts):
-    """All texts in one row."""
-    parts = [
-        tokenize(tokenizer, texts[i : i + BATCH])
-        for i in range(0, len(texts), BATCH)
-    ]
-    return np.concatenate(parts)
-
-
 def path_of(name, cache, vocabulary=None, vocabulary_of=None):
     """The file of a text's tokens; arguments as `prepare`."""
     by = "" if vocabulary_of in (None, name) else f"_by_{vocabulary_of}"
@@ -96,8 +86,8 @@ def prepare(name, folder, cache, vocabulary=None, vocabulary_of=None):
     new = path.with_suffix(".new.npz")
     np.savez(
         new,
-        training=tokens(tokenizer, training),
-        validation=tokens(tokenizer, held_out),
+        training=tokenize(tokenizer, training),
+        validation=tokenize(tokenizer, held_out),
     )
     os.replace(new, path)
 

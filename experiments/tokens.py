@@ -53,8 +53,12 @@ def tokenize(tokenizer, documents):
     end = tokenizer.token_to_id(END_OF_TEXT)
     # 16 bits hold both vocabularies, GPT-2's 50257 tokens being the larger.
     dtype = np.uint16 if tokenizer.get_vocab_size() < 2**16 else np.uint32
-    encodings = tokenizer.encode_batch_fast(documents)
-    return np.concatenate([np.array([*e.ids, end], dtype) for e in encodings])
+    rows = []
+    for first in range(0, len(documents), token_files.BATCH):
+        some = documents[first : first + token_files.BATCH]
+        for encoding in tokenizer.encode_batch_fast(some):
+            rows.append(np.array([*encoding.ids, end], dtype))
+    return np.concatenate(rows)
 
 
 def describe_source(args):

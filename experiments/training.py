@@ -1,6 +1,7 @@
 """One run, which can be interrupted and resumed."""
 
 import dataclasses
+import json
 import os
 import pathlib
 import shutil
@@ -34,11 +35,6 @@ class Run:
     source: dict
 
     @property
-    def warmup(self):
-        """Steps."""
-        return warmup_steps(self.preset, self.steps)
-
-    @property
     def checkpoint(self):
         """Model, weights and optimizer state after the last `fit`."""
         return self.folder / "model.keras"
@@ -50,17 +46,12 @@ class Run:
 
     def settings(self):
         """The settings that a resumed run must share with its start."""
-        preset = dataclasses.asdict(self.preset)
+        settings = dataclasses.asdict(self)
+        del settings["folder"]
         for other in ("learning_rates", "steps", "sweep", "sweep_steps"):
-            del preset[other]
-        return {
-            "optimizer": self.optimizer,
-            "learning_rate": self.learning_rate,
-            "steps": self.steps,
-            "seed": self.seed,
-            "preset": preset,
-            "source": self.source,
-        }
+            del settings["preset"][other]
+        # As JSON has it.
+        return json.loads(json.dumps(settings))
 
 
 def make_scheduled_optimizer(run):
@@ -69,15 +60,15 @@ def make_scheduled_optimizer(run):
     Keras counts micro-batches, and so does the schedule.
     """
     preset, count = run.preset, run.preset.accumulate
-    schedule = make_schedule(
-        run.learning_rate,
-        run.steps * count,
-        run.warmup * count,
-        preset.minimum_ratio,
-    )
+    steps, warmup = run.steps, warmup_steps(preset, run.steps)
     return make_optimizer(
         run.optimizer,
-        schedule,
+        make_schedule(
+            run.learning_rate,
+            steps * count,
+            warmup * count,
+            preset.minimum_ratio,
+        ),
         preset.experiment,
         gradient_accumulation_steps=count if count > 1 else None,
     )

@@ -21,6 +21,8 @@ def orthogonal(matrix):
 class Baseline:
     """One update rule per layer; layers without a gradient rest."""
 
+    rests = True  # Keras' own optimizers also step by a gradient of zeros
+
     def __init__(self, layers, **options):
         self.layers = layers
         self.options = {**self.defaults, **options}
@@ -35,7 +37,7 @@ class Baseline:
         moved = []
         for i, (g, x) in enumerate(zip(gradients, weights, strict=True)):
             x = np.array(x, "float64")
-            if g is not None and np.any(g):
+            if g is not None and (np.any(g) or not self.rests):
                 x = self.move(i, self.layers[i], np.array(g, "float64"), x, eta)
             moved.append(x)
         return moved
@@ -260,6 +262,7 @@ class GluonOracle(Baseline):
 class LambOracle(Baseline):
     """Algorithm 2: weight decay inside the trust ratio."""
 
+    rests = False
     defaults = {
         "beta_1": 0.9,
         "beta_2": 0.999,
@@ -277,6 +280,7 @@ class LambOracle(Baseline):
 class MarsOracle(Baseline):
     """MARS-AdamW, approximate mode; vectors by AdamW."""
 
+    rests = False
     defaults = {
         "gamma": 0.025,
         "beta_1": 0.95,
@@ -308,6 +312,7 @@ class MarsOracle(Baseline):
 class BlockwiseAdamWOracle(Baseline):
     """AdamW at r times the rate; `ratios` holds each layer's r."""
 
+    rests = False
     defaults = {
         "ratios": None,
         "minimum_learning_rate": 0.0,

@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from experiments.corpora import stdlib_documents  # noqa: E402
-from experiments.models import make_gpt2  # noqa: E402
+from experiments.models import make_model  # noqa: E402
 from keras_lanton import Lanton  # noqa: E402
 from keras_lanton import NewtonSchulz  # noqa: E402
 from keras_lanton.callbacks import NoiseMonitor  # noqa: E402
@@ -30,6 +30,8 @@ CONTEXT = 64
 BYTES = 256
 NOISE_BATCHES = 32
 MODEL = types.SimpleNamespace(
+    model="gpt2",
+    scaled_kernels=False,
     layers=4,
     heads=2,
     width=64,
@@ -110,7 +112,7 @@ def train(steps):
     keras.utils.set_random_seed(SEED)
     documents, _ = stdlib_documents()
     data = np.frombuffer("".join(documents).encode(), "uint8")
-    language_model = make_gpt2(MODEL, BYTES)
+    language_model = make_model(MODEL, BYTES)
     # KerasHub's own `fit` needs TensorFlow: a plain model of the same layers.
     model = keras.Model(language_model.input, language_model.output)
     schedule = keras.optimizers.schedules.CosineDecay(5e-3, steps)

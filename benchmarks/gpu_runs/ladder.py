@@ -53,6 +53,7 @@ from experiments.models import make_model  # noqa: E402
 from experiments.optimizers import construct  # noqa: E402
 from experiments.presets import PRESETS  # noqa: E402
 from experiments.tokens import learn_vocabulary  # noqa: E402
+from experiments.tokens import tokenize  # noqa: E402
 
 Run = collections.namedtuple("Run", "contestant learning_rate seed")
 # In this order. Rates are for batches of 32,768 tokens.
@@ -173,7 +174,7 @@ def prepare(folder, path):
     """
     documents = texts.documents("wiki", folder)
     tokenizer = learn_vocabulary(documents[0], Setting().vocabulary)
-    text = texts.Text(*(texts.tokens(tokenizer, some) for some in documents))
+    text = texts.Text(*(tokenize(tokenizer, some) for some in documents))
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **dataclasses.asdict(text))
     print(

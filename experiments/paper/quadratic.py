@@ -57,26 +57,6 @@ def mean_square():
     return total
 
 
-def make_stepper(optimizer, variable):
-    """A function that applies one gradient; JAX compiles it."""
-    if keras.backend.backend() != "jax":
-        return lambda G: optimizer.apply(
-            [ops.convert_to_tensor(G, "float32")], [variable]
-        )
-    import jax
-
-    compiled = jax.jit(optimizer.stateless_apply)
-
-    def step(G):
-        state = [v.value for v in optimizer.variables]
-        (x,), state = compiled(state, [np.float32(G)], [variable.value])
-        variable.assign(x)
-        for one, value in zip(optimizer.variables, state, strict=True):
-            one.assign(value)
-
-    return step
-
-
 def trajectory(S, steps, *, eta, beta_1, beta_2, alpha, seed, record=False):
     """Run `Lanton` on the problem.
 
@@ -120,13 +100,13 @@ def trajectory(S, steps, *, eta, beta_1, beta_2, alpha, seed, record=False):
     )
     optimizer.assign_role("hidden", [x], input_axes=(1,), output_axes=(2,))
     optimizer.build([x])
-    step = make_stepper(optimizer, x)
     gradients, H, ratios = [], [], []
     for _ in range(steps):
         gradient = CURVATURE * (ops.convert_to_numpy(x) - optimum)
         gradients.append(gradient)
         for _ in range(2):
-            step(gradient + draw_noise(S, rng))
+            noisy = gradient + draw_noise(S, rng)
+            optimizer.apply([ops.convert_to_tensor(noisy, "float32")], [x])
         if record:
             (report,) = optimizer.noise_report().values()
             H.append(np.float64(report["noise"]) ** 2)

@@ -66,19 +66,16 @@ import numpy as np
 from experiments.paper.quadratic import RADIUS
 from experiments.paper.quadratic import mean_square
 from experiments.paper.quadratic import trajectory
+from experiments.run import ROOT
 
-RESULT = (
-    pathlib.Path(__file__).resolve().parents[2]
-    / "benchmarks"
-    / "results"
-    / "theory.json"
-)
+RESULT = ROOT / "benchmarks" / "results" / "theory.json"
 ALPHA = 0.1
 WITHOUT = 1e9  # so large that every ratio is 1
 METHODS = ("adaptive", "fixed")
 KINDS = (*METHODS, "same")  # "same" is "fixed" at the setting of "adaptive"
 NOISE = 0.25  # of the other layers, in 4
 ROUNDING = 1e-4
+RECORDED = ("H", "ratios")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,10 +118,8 @@ def check_lemmas(scale):
     low = ((a2 + h * least / 2) / (a2 + 1.5 * h * M)) ** 0.25
     high = ((a2 + 1.5 * h * least) / (a2 + h * M / 2)) ** 0.25
     surely_low = (a2 / (a2 + 4 * S**2)) ** 0.25
-    counts = dict.fromkeys(("H", "ratio", "H_surely", "ratio_surely"), 0)
-    deviations, paths = [], []
-    for seed in range(scale.trials):
-        run = trajectory(
+    runs = [
+        trajectory(
             S,
             scale.lemma_steps,
             eta=0.02,
@@ -134,30 +129,32 @@ def check_lemmas(scale):
             seed=seed,
             record=True,
         )
-        relative, ratios = run["H"] / (h * M), run["ratios"]
-        late, late_ratios = relative[start:], ratios[start:]
-        deviations.append(float(np.max(np.abs(late - 1))))
-        counts["H"] += bool(np.all((late >= 0.5) & (late <= 1.5)))
-        counts["ratio"] += bool(
-            np.all(late_ratios >= low[start:] * (1 - ROUNDING))
-            and np.all(late_ratios <= high[start:] * (1 + ROUNDING))
-        )
-        ceiling = 4 * S**2 * h * (1 + ROUNDING)
-        counts["H_surely"] += bool(np.all(run["H"] <= ceiling))
-        counts["ratio_surely"] += bool(
-            np.all(ratios >= surely_low) and np.all(ratios <= 1 + ROUNDING)
-        )
-        paths.append(relative[:, -1].tolist())
+        for seed in range(scale.trials)
+    ]
+    # (trials, steps, layers)
+    H, ratios = (np.stack([run[name] for run in runs]) for name in RECORDED)
+    relative = H / (h * M)
+    late, late_ratios = relative[:, start:], ratios[:, start:]
+    held = {
+        "H": (late >= 0.5) & (late <= 1.5),
+        "ratio": (late_ratios >= low[start:] * (1 - ROUNDING))
+        & (late_ratios <= high[start:] * (1 + ROUNDING)),
+        "H_surely": H <= 4 * S**2 * h * (1 + ROUNDING),
+        "ratio_surely": (ratios >= surely_low) & (ratios <= 1 + ROUNDING),
+    }
     return {
         "S": S.tolist(),
         "M": M.tolist(),
         "trials": scale.trials,
         "t0": start + 1,
         "promised": 1 - scale.delta,
-        "frequency": {k: v / scale.trials for k, v in counts.items()},
-        "largest_deviations": deviations,
+        "frequency": {
+            name: float(np.all(one, axis=(1, 2)).mean())
+            for name, one in held.items()
+        },
+        "largest_deviations": np.abs(late - 1).max(axis=(1, 2)).tolist(),
         "allowed_deviation": 0.5,
-        "noisiest_layer": paths[:8],
+        "noisiest_layer": relative[:8, :, -1].tolist(),
     }
 
 
@@ -193,15 +190,14 @@ def measure_rate(scale, seeds):
     S = np.geomspace(0.5, 2.0, scale.layers)
     found = {"T": list(scale.horizons), "predicted": -0.25}
     for method in METHODS:
-        norms = np.array(
-            [
-                [average_norm(S, T, method, seed) for T in scale.horizons]
-                for seed in seeds
-            ]
-        )
-        slopes = np.polyfit(np.log(scale.horizons), np.log(norms).T, 1)[0]
+        norms = [
+            [average_norm(S, T, method, seed) for T in scale.horizons]
+            for seed in seeds
+        ]
+        logs = np.log(norms).T
+        slopes = np.polyfit(np.log(scale.horizons), logs, 1)[0]
         found[method] = {
-            "norms": norms.tolist(),
+            "norms": norms,
             "exponent": float(np.mean(slopes)),
             "exponents": slopes.tolist(),
         }

@@ -15,6 +15,7 @@ from helpers.baselines import BASELINES
 from helpers.baselines import ETA
 from helpers.baselines import GLUON
 from helpers.baselines import LATE
+from helpers.baselines import PLAIN
 from helpers.baselines import RATIOS
 from helpers.baselines import TOLERANCE
 from helpers.baselines import run
@@ -24,6 +25,7 @@ from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import deviations
 
+OPTIMIZERS = {**BASELINES, **PLAIN}
 CASES = {
     "muon": ("Muon", MuonOracle, {}, {}),
     "muon_plain": ("Muon", MuonOracle, *[{"nesterov": False}] * 2),
@@ -104,7 +106,7 @@ ONE_EACH = [
 def test_oracle(case):
     name, oracle_class, options, oracle_options = CASES[case]
     gradients = some_gradients()
-    found, start = run(BASELINES[name], gradients, **options)
+    found, start = run(OPTIMIZERS[name], gradients, **options)
     oracle = oracle_class([EXPECTED[path] for path in FEW], **oracle_options)
     weights = start
     for one in gradients:

@@ -14,6 +14,7 @@ import pytest
 
 from helpers.baselines import BASELINES
 from helpers.baselines import ETA
+from helpers.baselines import PLAIN
 from helpers.baselines import RATIOS
 from helpers.baselines import run
 from helpers.variables import EXPECTED
@@ -21,6 +22,7 @@ from helpers.variables import FEW
 from helpers.variables import deviations
 from helpers.variables import make_gradients
 
+OPTIMIZERS = {**BASELINES, **PLAIN}
 BACKEND = keras.backend.backend()
 on_torch = pytest.mark.skipif(
     BACKEND != "torch", reason="PyTorch's run beside ours on PyTorch"
@@ -41,7 +43,7 @@ STEPS = 5
 
 def ours(name, paths=FEW, **options):
     gradients = make_gradients(STEPS, paths)
-    found, start = run(BASELINES[name], gradients, paths, **options)
+    found, start = run(OPTIMIZERS[name], gradients, paths, **options)
     return found, start, gradients
 
 

@@ -221,7 +221,7 @@ def test_images_are_taken_from_the_folder_that_has_them(tmp_path):
     keras.backend.backend() != "tensorflow", reason="TensorFlow trains it"
 )
 def test_images(tmp_path):
-    from experiments import image_runs
+    from experiments import images
 
     random = np.random.default_rng(0)
     arrays = {
@@ -232,6 +232,6 @@ def test_images(tmp_path):
     arrays["y_train"][:10] = np.arange(10)
     np.savez(tmp_path / "fashion_mnist.npz", **arrays)
     run = run_for("cnn_d_muon", 0.01, widths=(2, 2, 2), batch_size=10, epochs=2)
-    result = image_runs.train(run, tmp_path)
+    result = images.train(run, tmp_path)
     assert len(result["accuracies"]) == 2
     assert result["loss"] == 1 - result["accuracies"][-1]

@@ -16,6 +16,8 @@ from experiments.paper import quadratic  # noqa: E402
 from experiments.paper import report  # noqa: E402
 from experiments.paper import theory  # noqa: E402
 
+pytestmark = logic
+
 
 def tiny(**options):
     options = {
@@ -34,7 +36,6 @@ def tiny(**options):
     return theory.Scale(**options)
 
 
-@logic
 def test_run():
     result = theory.measure(tiny(), seeds=(0,))
     result = json.loads(json.dumps(result))

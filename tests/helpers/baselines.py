@@ -2,9 +2,11 @@
 
 import numpy as np
 
-import experiments.baselines
 from baseline_oracles import BlockwiseAdamWOracle
-from experiments.baselines.blockwise_adamw import MULTIPLIERS
+from experiments.baselines import MULTIPLIERS
+from experiments.baselines import BlockwiseAdamW
+from experiments.baselines import Lamb
+from experiments.baselines import Mars
 from helpers.optimizers import assign_roles
 from helpers.optimizers import make_optimizer
 from helpers.variables import BY_HAND
@@ -15,6 +17,7 @@ from helpers.variables import deviations
 from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from helpers.variables import to_arrays
+from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import baselines
 from keras_lanton.roles.block_kinds import block_of
@@ -35,20 +38,24 @@ NOISE = {
 NOISE_PART = NoiseAdaptiveRate(
     alpha=0.2, alpha_unit="group_noise", within_matrices=False, interval=1
 )
-# Those of the package, and those of the experiments alone.
-BASELINES = {
-    name: getattr(folder, name)
-    for folder in (baselines, experiments.baselines)
-    for name in folder.__all__
-}
+BASELINES = {name: getattr(baselines, name) for name in baselines.__all__}
 CLASSES = list(BASELINES.values())
+# Plain Keras optimizers, of the experiments alone.
+PLAIN = {"Lamb": Lamb, "Mars": Mars, "BlockwiseAdamW": BlockwiseAdamW}
 
 
 def make(cls, variables, paths=FEW, **options):
     """A built optimizer of options by flat names, with roles assigned."""
-    optimizer = make_optimizer(cls, ETA, **options)
+    plain = cls in PLAIN.values()
+    optimizer = Lanton() if plain else make_optimizer(cls, ETA, **options)
     layers = {path: EXPECTED[path] for path in paths}
     assign_roles(optimizer, layers, variables, BY_HAND)
+    optimizer.build(variables)
+    if not plain:
+        return optimizer
+    if cls is not Lamb:
+        options["roles"] = optimizer.get_config()["roles"]
+    optimizer = cls(ETA, **options)
     optimizer.build(variables)
     return optimizer
 

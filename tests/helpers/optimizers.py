@@ -93,15 +93,11 @@ def in_parts(make, flat):
     own = arguments_of(Lanton if is_paper else make)
     options, changes = {}, {}
     for name, value in flat.items():
-        shared = name == "epsilon" and "auxiliary_adamw" in own  # Mars
         if name in own or name not in FIELDS:
             options[name] = value
-        if name in FIELDS and (shared or name not in own):
+        if name in FIELDS and name not in own:
             part, field = FIELDS[name]
             changes.setdefault(part, {})[field] = value
-    if options.pop("optimize_1d", False):  # Mars: AdamW updates nothing
-        changes.pop("auxiliary_adamw", None)
-        options["auxiliary_adamw"] = None
     for part, fields in changes.items():
         start = options.get(part, PAPER[part] if is_paper else own[part])
         if part == "auxiliary_adamw" and fields.get("roles") in ((), []):

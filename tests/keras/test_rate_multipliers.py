@@ -80,7 +80,7 @@ def test_a_pattern_without_a_variable_is_told():
 
 @logic
 @pytest.mark.parametrize(
-    "make", [Lanton, BASELINES["DMuon"], BASELINES["Lamb"]]
+    "make", [Lanton, BASELINES["DMuon"], BASELINES["Scion"]]
 )
 @pytest.mark.parametrize(
     "wrong",

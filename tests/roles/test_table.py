@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 
-from experiments.baselines import BlockwiseAdamW
 from helpers.roles import make
 from helpers.roles import read
 from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
+from keras_lanton.optimizer.base import LayerwiseOptimizer
 from keras_lanton.roles import table as tables_of
 from keras_lanton.roles.spec import assigned_spec
 from keras_lanton.roles.spec import spec_to_config
@@ -74,7 +74,7 @@ def test_summary_has_steps_and_memory():
 
 
 def test_summary_without_norms_has_no_steps():
-    optimizer = BlockwiseAdamW()
+    optimizer = LayerwiseOptimizer(1e-3)
     optimizer.build(make_model().trainable_variables)
     text = table(optimizer)
     assert "RMS" not in text
