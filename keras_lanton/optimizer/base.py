@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_lanton.backends import backend
@@ -202,52 +201,6 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
             The new weights and the new state.
         """
         raise NotImplementedError
-
-    def weight_decays(self) -> np.ndarray:
-        """The decay gamma of each updated variable, 0 where it is excluded.
-
-        Returns:
-            `(variables,)`.
-        """
-        return np.where(self._layout.decayed, self.decay, 0.0)
-
-    def of_matrices(self, values: np.ndarray) -> Tensor:
-        """Values of the updated variables, for each of their matrices.
-
-        Args:
-            values: `(variables,)`.
-
-        Returns:
-            `(matrices,)`.
-        """
-        return backend.constant(values[self._layout.variable_of_matrix])
-
-    def of_entries(self, *vectors: Tensor) -> list[list[Any]]:
-        """Values of matrices, for the entries of each variable.
-
-        Args:
-            *vectors: `(matrices,)` each.
-
-        Returns:
-            For each vector one scalar per variable; where its matrices differ,
-            or might, a tensor that broadcasts to the variable's shape.
-        """
-        found: list[list[Any]] = backend.unpack_places(
-            self._layout.places, *vectors
-        )
-        return found
-
-    def matrix_rates(self, eta: Tensor) -> Tensor:
-        """The rate eta of each matrix, times its variable's multiplier.
-
-        Args:
-            eta: Learning rate, float32 scalar, or one for each matrix.
-
-        Returns:
-            `(matrices,)` float32.
-        """
-        multipliers = np.array(self._layout.rate_multipliers, "float32")
-        return eta * self.of_matrices(multipliers)
 
     def new_state(
         self, state: State, active: Tensor, t: Tensor, **changed: Any
