@@ -228,7 +228,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is worked on at once; the defaults know of no machine.
+    """The number of matrices that are worked on at once; by default all.
 
     Args:
         max_bytes: Memory for the temporaries of one stack.

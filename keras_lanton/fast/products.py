@@ -60,7 +60,7 @@ class Products:
         self, A: Any, X: Any, *, beta: float = 0.0, alpha: float = 1.0
     ) -> Any:
         """The sum beta X + alpha A X, of a symmetric A."""
-        if beta == 0.0:
+        if beta == 0.0 and alpha == 1.0:
             return ops.matmul(A, X)
         return backend.add_products(X, [(A, X)], beta=beta, alpha=alpha)
 
@@ -146,7 +146,7 @@ class BlockProducts(Products):
 
         def block(i: int) -> Tensor:
             factors = [(A.symmetric(i, k), X.at[k]) for k in self.numbers]
-            if beta == 0.0:
+            if beta == 0.0 and alpha == 1.0:
                 return sum(ops.matmul(*pair) for pair in factors)
             return backend.add_products(
                 X.at[i], factors, beta=beta, alpha=alpha
