@@ -76,6 +76,12 @@ class Adam(keras.optimizers.Optimizer):
         rate = ops.cast(rate, variable.dtype)
         self.assign_sub(variable, ops.multiply(rate, direction))
 
+    def decayed(self, direction, variable, gamma):
+        """U + gamma X, or u where `exclude_from_weight_decay` says so."""
+        if not self._use_weight_decay(variable):
+            return direction
+        return ops.add(direction, ops.multiply(variable, gamma))
+
     def get_config(self):
         return {
             **super().get_config(),
@@ -84,11 +90,6 @@ class Adam(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "weight_decay": self.decay,
         }
-
-
-def decayed(direction, variable, gamma):
-    """U + gamma X."""
-    return ops.add(direction, ops.multiply(variable, gamma))
 
 
 def norm(x):
@@ -126,7 +127,7 @@ class Lamb(Adam):
 
     def update_step(self, gradient, variable, learning_rate):
         u = self.direction(gradient, variable)
-        u = decayed(u, variable, self.decay)
+        u = self.decayed(u, variable, self.decay)
         above, below = norm(variable), norm(u)
         usable = ops.logical_and(above > 0, below > 0)
         # The inner `where`: 0 / 0 would be NaN.
@@ -213,12 +214,12 @@ class Mars(Adam):
         i, own = self._get_variable_index(variable), self.own
         if self.corrects[i]:
             c = self.corrected(gradient, variable, self.last[i])
-            u = decayed(self.direction(c, variable), variable, self.decay)
+            u = self.decayed(self.direction(c, variable), variable, self.decay)
             self.move(variable, u, learning_rate)
             return
         betas = (own["adam_beta_1"], own["adam_beta_2"])
         u = self.direction(gradient, variable, betas)
-        u = decayed(u, variable, own["adam_weight_decay"])
+        u = self.decayed(u, variable, own["adam_weight_decay"])
         self.move(variable, u, learning_rate * own["adam_lr_ratio"])
 
     def corrected(self, gradient, variable, last):
@@ -313,7 +314,7 @@ class BlockwiseAdamW(Adam):
     def update_step(self, gradient, variable, learning_rate):
         r = self.factors[self._get_variable_index(variable)]
         u = self.direction(gradient, variable)
-        u = decayed(u, variable, self.decay)
+        u = self.decayed(u, variable, self.decay)
         self.move(variable, u, self.rate(r, learning_rate))
 
     def rate(self, r, eta):

@@ -114,3 +114,15 @@ def test_config_round_trip(name):
 def test_wrong_argument(options, argument):
     with pytest.raises(ValueError, match=f"`{argument}.*Received: "):
         BlockwiseAdamW(**options)
+
+
+def test_excluded_variables_do_not_decay():
+    moved = []
+    for excluded in (False, True):
+        bias = keras.Variable(np.ones(3, "float32"), name="bias")
+        optimizer = Lamb(0.1, weight_decay=0.5)
+        if excluded:
+            optimizer.exclude_from_weight_decay(var_list=[bias])
+        optimizer.apply([keras.ops.array([1.0, -2.0, 3.0])], [bias])
+        moved.append(keras.ops.convert_to_numpy(bias.value))
+    assert not np.allclose(*moved)
