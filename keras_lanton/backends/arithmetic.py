@@ -14,8 +14,11 @@ from keras import ops
 
 from keras_lanton.types import Tensor
 
-# From here on reciprocals are subnormal, which a device may take for zero.
-LARGEST_DIVISOR = 2.0**126
+# Beyond these, numbers or their reciprocals are subnormal, which a device may
+# take for zero.
+SMALLEST_DIVISOR, LARGEST_DIVISOR = 2.0**-126, 2.0**126
+# Less noise is none.
+SMALLEST_NOISE = 1e-37
 # The square of this is finite.
 LARGEST_SQUARED = 1e15
 LARGEST = float(np.finfo("float32").max)
@@ -29,8 +32,8 @@ class Arithmetic:
         return ops.where(condition, x, y)
 
     def divisor(self, x: Tensor) -> Tensor:
-        """The tensor, with 1 for 0: nothing is divided by 0."""
-        return ops.where(x == 0, 1.0, x)
+        """The tensor, of no negative entries, but above 0."""
+        return self.maximum(x, SMALLEST_DIVISOR)
 
     def maximum(self, x: Tensor, y: Any) -> Tensor:
         """`keras.ops.maximum` with a tensor or number."""
@@ -53,16 +56,25 @@ class Arithmetic:
         return ops.take(x, indices, axis=0)
 
     def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
-        """The product factor X.
+        """The product factor X in float32.
 
         Args:
             X: A tensor, which may be overwritten.
-            factor: A number, or a tensor that broadcasts to X.
+            factor: A number, or a float32 tensor that broadcasts to X.
 
         Returns:
-            A tensor of the shape and dtype of X.
+            A tensor of the shape of X.
         """
-        return factor * X
+        return factor * ops.cast(X, "float32")
+
+    def scaled(self, X: Tensor, factor: Tensor) -> Tensor:
+        """The product factor X in float32: a new tensor.
+
+        Args:
+            X: A tensor of any float dtype.
+            factor: A float32 tensor that broadcasts to X.
+        """
+        return factor * ops.cast(X, "float32")
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """A tensor cut into consecutive pieces along its first axis."""
@@ -164,7 +176,7 @@ class Arithmetic:
         found = []
         for r, x, w in zip(roots, tensors, weights, strict=True):
             unit = self.maximum(r, ops.abs(x))
-            unit = self.minimum(self.divisor(unit), LARGEST_DIVISOR)
+            unit = self.clip(unit, SMALLEST_DIVISOR, LARGEST_DIVISOR)
             square = (1.0 - w) * (r / unit) ** 2 + w * (x / unit) ** 2
             found.append(self.where(w != 0, unit * ops.sqrt(square), r))
         return found
@@ -268,26 +280,33 @@ class Arithmetic:
         """
         return _largest_entry(stack, axis=(-2, -1))
 
-    def unit_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """X in float32 over its Frobenius norm, and that norm.
+    def unit_norm(
+        self, X: Tensor, dtype: str = "float32", *, in_range: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """X over its Frobenius norm, and that norm.
 
         Everything is divided by the largest entry before it is squared: sums of
         squares stay finite and above zero for entries of any size.
 
         Args:
             X: `(..., m, n)`, any float dtype.
+            dtype: Of the first result, which is computed in float32.
+            in_range: Whether the sum of the squares is known to be in
+                float32's range: that of X itself is then taken.
 
         Returns:
-            `(..., m, n)` of norm 1, and `(..., 1, 1)`, at most float32's
+            `(..., m, n)` of norm 1, and `(..., 1, 1)` float32, at most its
             largest number; zero stays zero.
         """
         X = ops.cast(X, "float32")
-        scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
-        scale = self.minimum(scale, LARGEST_DIVISOR)
-        X = X / self.divisor(scale)
+        scale: Tensor | float = 1.0
+        if not in_range:
+            scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+            scale = self.clip(scale, SMALLEST_DIVISOR, LARGEST_DIVISOR)
+            X = X / scale
         squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
-        inverse = ops.rsqrt(self.divisor(squares))
-        return X * inverse, self.minimum(scale * ops.sqrt(squares), LARGEST)
+        unit = ops.cast(X * ops.rsqrt(self.divisor(squares)), dtype)
+        return unit, self.minimum(scale * ops.sqrt(squares), LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
         """The norm that `unit_norm` gives, alone.
@@ -300,20 +319,31 @@ class Arithmetic:
         """
         return self.unit_norm(X)[1]
 
+    def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Euclidean lengths of the rows and of the columns of matrices.
+
+        Args:
+            X: `(..., m, n)` float32, entries of at most 1.
+
+        Returns:
+            `(..., m)` and `(..., n)` float32.
+        """
+        squares = X * X
+        return (
+            ops.sqrt(ops.sum(squares, axis=-1)),
+            ops.sqrt(ops.sum(squares, axis=-2)),
+        )
+
     def shrunk_signs(
-        self,
-        X: Tensor,
-        noisy: Tensor,
-        inverse: Tensor,
-        rows: Tensor,
-        columns: Tensor,
+        self, X: Tensor, m: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
-        """X / sqrt(x^2 + rows columns) of x = inverse X, or sign(X).
+        """Signs of X, smaller where noise is: sign(X) if m is 0.
+
+        Else x / sqrt(x^2 + (rows columns)^2) of x = X / m.
 
         Args:
             X: `(n, rows, columns)`, any float dtype.
-            noisy: `(n, 1, 1)` bool: where it is False, signs.
-            inverse: `(n, 1, 1)` float32.
+            m: `(n, 1, 1)` float32.
             rows: `(n, rows, 1)` float32, above 0.
             columns: `(n, 1, columns)` float32, above 0.
 
@@ -321,8 +351,10 @@ class Arithmetic:
             A new tensor of the shape of X, float32.
         """
         X = ops.cast(X, "float32")
-        x = self.clip(inverse * X, -LARGEST_SQUARED, LARGEST_SQUARED)
-        found = x * ops.rsqrt(x * x + rows * columns)
+        noisy = m > SMALLEST_NOISE
+        x = X / self.where(noisy, m, 1.0)
+        x = self.clip(x, -LARGEST_SQUARED, LARGEST_SQUARED)
+        found = x * ops.rsqrt(x * x + ops.square(rows * columns))
         return self.where(noisy, found, ops.sign(X))
 
     def add_to_diagonal_(self, A: Tensor, factor: float) -> Tensor:

@@ -51,6 +51,8 @@ class Backend(Arithmetic, abc.ABC):
 
     # Whether steps run eagerly: conditions are Python's, work is in place.
     EAGER = False
+    # Whether `lerp` of half precision is in float32, and rounded once.
+    SUMS_HALF_IN_FLOAT32 = False
     # Whether Keras' own hook has to run first: it sums over the replicas.
     SUMS_OVER_REPLICAS = False
     OptimizerHooks: type = OptimizerHooks

@@ -29,6 +29,7 @@ class TorchBackend(TorchArithmetic, Backend):
     """The functions that PyTorch does otherwise, or faster."""
 
     EAGER = True
+    SUMS_HALF_IN_FLOAT32 = True
 
     def __init__(self) -> None:
         self._constants: dict[tuple[int, str], Tensor] = {}

@@ -13,13 +13,13 @@ from keras_lanton.backends.arithmetic import Arithmetic
 from keras_lanton.types import Tensor
 
 BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
-# Entries of weights that have a copy in float32 at a time, by device. A GPU
-# waits for Python, so it has fewer and larger calls.
-AT_ONCE = {"cpu": 2**20, "gpu": 2**24}
 SMALL = 2**16  # entries up to which tensors are joined for one operation
+LARGE = 2**20  # entries from which one operation for each tensor is no loss
 # Between these, the squares that make up a norm are finite and not zero in
 # float32.
 SAFE_NORMS = (1e-12, 1e18)
+# Noise without which signs on a GPU are whole, for entries above 1e-30.
+LEAST_NOISE = 1e-35
 
 
 class TorchArithmetic(Arithmetic):
@@ -36,10 +36,6 @@ class TorchArithmetic(Arithmetic):
         if not isinstance(x, torch.Tensor):
             return y.masked_fill(condition, x)
         return torch.where(condition, x, y)
-
-    def divisor(self, x: Tensor) -> Tensor:
-        """See the arithmetic."""
-        return x.masked_fill(x == 0, 1.0)
 
     def maximum(self, x: Tensor, y: Any) -> Tensor:
         """See the arithmetic."""
@@ -89,21 +85,34 @@ class TorchArithmetic(Arithmetic):
         return A
 
     def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
-        """The product factor X, in the place of X."""
-        return X.mul_(factor)
+        """See the reference: in the place of X where that is float32."""
+        if X.dtype == torch.float32:
+            return X.mul_(factor)
+        return torch.mul(X, factor).float()
 
-    def unit_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
+    def unit_norm(
+        self, X: Tensor, dtype: str = "float32", *, in_range: bool = False
+    ) -> tuple[Tensor, Tensor]:
         """See the reference: on a CPU with one new tensor instead of four."""
         if X.device.type == "cpu":
             X = X.float()
             norms = _frobenius_norms(X)
             inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
             if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
-                return X * inverse.float(), norms.float()  # below 1e30
-        scale, X = _below_one(X)
-        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        X.mul_(norms.masked_fill(norms == 0, 1.0).reciprocal())
-        return X, (scale * norms).clamp(max=arithmetic.LARGEST)
+                return _times(X, inverse.float(), dtype), norms.float()
+        scale: Tensor | float = 1.0
+        own = not in_range
+        if own:
+            scale, X = _below_one(X)
+        norms = torch.linalg.vector_norm(
+            X, dim=(-2, -1), keepdim=True, dtype=torch.float32
+        )
+        inverse = norms.clamp(min=arithmetic.SMALLEST_DIVISOR).reciprocal()
+        if own and dtype == "float32":
+            unit = X.mul_(inverse)
+        else:
+            unit = _times(X, inverse, dtype)
+        return unit, (scale * norms).clamp(max=arithmetic.LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
         """See the reference: on a CPU without a new tensor."""
@@ -113,31 +122,38 @@ class TorchArithmetic(Arithmetic):
         norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
         return (scale * norms).clamp(max=arithmetic.LARGEST)
 
+    def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """See the reference: on a GPU in two passes."""
+        if X.device.type == "cpu":  # whose sums are the more exact ones
+            return super().line_lengths(X)
+        norm = torch.linalg.vector_norm
+        return norm(X, dim=-1), norm(X, dim=-2)
+
     def shrunk_signs(
-        self,
-        X: Tensor,
-        noisy: Tensor,
-        inverse: Tensor,
-        rows: Tensor,
-        columns: Tensor,
+        self, X: Tensor, m: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
-        """See the reference: on a CPU a block after the other.
+        """See the reference: in three passes; a CPU takes blocks in turn.
 
         All that is done to a block is done in the processor's cache.
         """
         if X.device.type != "cpu":
-            return super().shrunk_signs(X, noisy, inverse, rows, columns)
+            noise = (m * rows).clamp(min=LEAST_NOISE) * columns
+            torch.hypot(X, noise, out=noise)
+            return torch.div(X, noise, out=noise)
         found = torch.empty_like(X, dtype=torch.float32)
-        for x, is_noisy, inv, r, c, out in zip(
-            X, noisy, inverse, rows, columns, found, strict=True
-        ):
-            if not bool(is_noisy):
+        for x, one, r, c, out in zip(X, m, rows, columns, found, strict=True):
+            one = float(one)
+            if one <= arithmetic.SMALLEST_NOISE:
                 torch.sign(x.float(), out=out)
             elif x.stride(0) < x.stride(1):
-                _shrink_signs(x.T, float(inv), c.T, r.T, out.T)
+                _shrink_signs(x.T, one, c.T, r.T, out.T)
             else:
-                _shrink_signs(x, float(inv), r, c, out)
+                _shrink_signs(x, one, r, c, out)
         return found
+
+    def scaled(self, X: Tensor, factor: Tensor) -> Tensor:
+        """See the reference: in one pass."""
+        return torch.mul(X, factor).float()
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """A tensor cut into consecutive pieces along its first axis."""
@@ -309,15 +325,24 @@ class TorchArithmetic(Arithmetic):
             self.scale_each_(X, decay_factors)
             torch._foreach_add_(X, steps)
             return X
-        # Some at a time: copies of all in float32 would take memory.
-        for some in _shares(X):
-            held = X[some]
+        small = [i for i, x in enumerate(X) if x.numel() <= LARGE]
+        if small:
+            held = [X[i] for i in small]
             wide = self.cast_each(
-                held, [_at_least_float32(x.dtype) for x in held]
+                held,
+                [torch.promote_types(x.dtype, torch.float32) for x in held],
             )
-            self.scale_each_(wide, decay_factors[some])
-            torch._foreach_add_(wide, steps[some])
+            self.scale_each_(wide, [decay_factors[i] for i in small])
+            torch._foreach_add_(wide, [steps[i] for i in small])
             self.store_(held, wide)
+        # In float32, rounded once, without a copy that takes memory.
+        for x, step, factor in zip(X, steps, decay_factors, strict=True):
+            if x.numel() <= LARGE:
+                continue
+            if isinstance(factor, torch.Tensor):
+                x.copy_(torch.addcmul(step, x.to(step.dtype), factor))
+            else:
+                torch.add(step, x, alpha=factor, out=x)
         return X
 
     def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -356,13 +381,21 @@ def _below_one(X: Tensor) -> tuple[Tensor, Tensor]:
     largest = torch.linalg.vector_norm(
         X, float("inf"), dim=(-2, -1), keepdim=True, dtype=torch.float32
     )
-    scale = largest.clamp(max=arithmetic.LARGEST_DIVISOR)
-    return scale, X / scale.masked_fill(scale == 0, 1.0)
+    scale = largest.clamp(
+        arithmetic.SMALLEST_DIVISOR, arithmetic.LARGEST_DIVISOR
+    )
+    return scale, X / scale
+
+
+def _times(X: Tensor, factor: Tensor, dtype: str) -> Tensor:
+    """The product, rounded to a dtype once, in one pass."""
+    out = torch.empty_like(X, dtype=getattr(torch, dtype))
+    return torch.mul(X, factor, out=out)
 
 
 def _shrink_signs(
     X: Tensor,
-    inverse: float,
+    m: float,
     rows: Tensor,
     columns: Tensor,
     out: Tensor,
@@ -370,10 +403,11 @@ def _shrink_signs(
     """Writes `shrunk_signs` of one matrix to `out`."""
     size = max(1, BLOCK // X.shape[1])
     largest = arithmetic.LARGEST_SQUARED
+    rows, columns = rows.square(), columns.square()
     for x, r, block in zip(
         X.split(size), rows.split(size), out.split(size), strict=True
     ):
-        x = (x.float() * inverse).clamp_(-largest, largest)
+        x = (x.float() * (1.0 / m)).clamp_(-largest, largest)
         root = torch.addcmul(r * columns, x, x).rsqrt_()
         torch.mul(x, root, out=block)
 
@@ -383,15 +417,13 @@ def _by_weight(
 ) -> Iterator[tuple[Any, list[int], list[Tensor], list[Tensor]]]:
     """Each weight with the positions, the starts and the ends that have it.
 
-    A tensor is the weight of one tensor, whose dtype it gets.
+    A tensor is the weight of one tensor.
     """
     positions: dict[Any, list[int]] = {}
     for i, weight in enumerate(weights):
         # Tensors are keys by their identity.
         positions.setdefault(weight, []).append(i)
     for weight, chosen in positions.items():
-        if isinstance(weight, torch.Tensor):
-            weight = weight.to(starts[chosen[0]].dtype)
         yield (
             weight,
             chosen,
@@ -407,26 +439,11 @@ def _hypot_together(X: Sequence[Tensor], Y: Sequence[Tensor]) -> list[Tensor]:
     return [x.view(y.shape) for x, y in zip(found, X, strict=True)]
 
 
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
-
-
-def _shares(tensors: Sequence[Tensor]) -> Iterator[slice]:
-    """Consecutive tensors of `AT_ONCE` entries together, or one of more."""
-    start, total = 0, 0
-    for i, x in enumerate(tensors):
-        total += x.numel()
-        entries = AT_ONCE["cpu" if x.device.type == "cpu" else "gpu"]
-        if total > entries and i > start:
-            yield slice(start, i)
-            start, total = i, x.numel()
-    if tensors:
-        yield slice(start, len(tensors))
-
-
 def _lerp_where(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """Start where the weight is 0, whatever the end holds."""
-    return torch.where(weight != 0, torch.lerp(start, end, weight), start)
+    dtype = torch.promote_types(start.dtype, torch.float32)
+    mixed = torch.lerp(start.to(dtype), end.to(dtype), weight.to(dtype))
+    return torch.where(weight != 0, mixed.to(start.dtype), start)
 
 
 def _where_used(weight: Tensor, x: Tensor) -> Tensor:

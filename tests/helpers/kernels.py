@@ -21,6 +21,7 @@ NO_KERNEL = {
     "empty_strided",
     "new_empty",
 }
+ONLY_WRITE = {"copy_", "_foreach_copy_", "fill_", "zero_"}
 
 
 class CountKernels(TorchDispatchMode):
@@ -32,6 +33,7 @@ class CountKernels(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
+        self.paused = False  # where the host does the work
         self.clear()
 
     def clear(self):
@@ -42,21 +44,23 @@ class CountKernels(TorchDispatchMode):
         kwargs = kwargs or {}
         given = tensors_of((args, kwargs))
         schema = function._schema
-        if function.is_view:
+        name = schema.name.split("::")[1]
+        if function.is_view or name == "_unsafe_view":
             return function(*args, **kwargs)
         if any(x.numel() > LARGE for x in given):
             result = without_work(function, args, kwargs)
         else:
             result = function(*args, **kwargs)
-        name = schema.name.split("::")[1]
-        if name in NO_KERNEL:
+        if name in NO_KERNEL or self.paused:
             return result
         written = [
             value
             for argument, value in zip(schema.arguments, args, strict=False)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        written += [kwargs[a.name] for a in schema.arguments if is_out(a, kwargs)]
+        written += [
+            kwargs[a.name] for a in schema.arguments if is_out(a, kwargs)
+        ]
         if not written:
             written = [result]
             held = {x.untyped_storage()._cdata for x in given}
@@ -64,8 +68,12 @@ class CountKernels(TorchDispatchMode):
                 x.untyped_storage()._cdata in held for x in tensors_of(result)
             ):
                 return result  # `to` and `contiguous` where nothing changes
+        overwritten = bytes_of(tensors_of(written))
+        read = bytes_of(given)
+        if name in ONLY_WRITE or any(a.name == "out" for a in schema.arguments):
+            read -= overwritten  # unless it is an argument, too
         self.kernels[name] += 1
-        self.traffic[name] += bytes_of(given) + bytes_of(tensors_of(written))
+        self.traffic[name] += read + overwritten
         return result
 
 
@@ -84,34 +92,26 @@ def bytes_of(tensors):
 
 def without_work(function, args, kwargs):
     """What an operation returns, without its numbers."""
-
-    def to_meta(x):
-        return x.to("meta") if isinstance(x, torch.Tensor) else x
-
-    metas = {}
-
-    def one_meta(x):
-        if not isinstance(x, torch.Tensor):
-            return x
-        if id(x) not in metas:
-            metas[id(x)] = torch.empty_strided(
-                x.size(), x.stride(), dtype=x.dtype, device="meta"
-            )
-        return metas[id(x)]
-
-    def real(meta):
-        if not isinstance(meta, torch.Tensor):
-            return meta
-        for x in tensors_of((args, kwargs)):
-            if metas.get(id(x)) is meta:
-                return x  # which the operation overwrites
-        made = torch.empty_strided(
-            meta.size(), meta.stride(), dtype=meta.dtype, device="cpu"
+    tensors = {id(x): x for x in tensors_of((args, kwargs))}
+    shapes = {
+        key: torch.empty_strided(
+            x.size(), x.stride(), dtype=x.dtype, device="meta"
         )
-        return made if meta.numel() > LARGE else made.fill_(1)
+        for key, x in tensors.items()
+    }
+    overwritten = {id(shape): tensors[key] for key, shape in shapes.items()}
 
-    given = tree_map(one_meta, (args, {**kwargs}))
-    given[1].pop("device", None)
+    def made(shape):
+        if not isinstance(shape, torch.Tensor):
+            return shape
+        if id(shape) in overwritten:
+            return overwritten[id(shape)]
+        found = torch.empty_strided(
+            shape.size(), shape.stride(), dtype=shape.dtype, device="cpu"
+        )
+        return found if shape.numel() > LARGE else found.fill_(1)
+
+    args, kwargs = tree_map(lambda x: shapes.get(id(x), x), (args, kwargs))
     if "device" in kwargs:
-        given[1]["device"] = torch.device("meta")
-    return tree_map(real, function(*given[0], **given[1]))
+        kwargs["device"] = torch.device("meta")
+    return tree_map(made, function(*args, **kwargs))
