@@ -20,8 +20,8 @@ from keras_lanton.types import Tensor
 LARGEST = 1e15
 # A row's noise, or a column's, in units of its matrix': smaller counts as this.
 SMALLEST = 1e-3
-# Of a momentum that is divided by it.
-SMALLEST_NORM = 1e-30
+# Of a momentum that is divided by it: the quotient's squares are in float32.
+NORMS = (1e-30, 1e30)
 # Of the momentum's mean square, beside the noise of rows and columns: where
 # there is next to no noise, its pattern must not count.
 SIGNAL_WEIGHT = 0.1
@@ -68,7 +68,7 @@ def whiten(M: Tensor, rows: Tensor, columns: Tensor, m: Tensor) -> Tensor:
     unit = backend.maximum(signal, 1.0)
     floor = ops.square(backend.maximum(signal / unit, SMALLEST))
     row_factors = ops.rsqrt(ops.square(rows / unit) + floor)
-    row_factors = row_factors / backend.maximum(norm, SMALLEST_NORM)
+    row_factors = row_factors / backend.clip(norm, *NORMS)
     column_factors = ops.rsqrt(ops.square(columns / unit) + floor)
     return backend.scale_(backend.scaled(M, row_factors), column_factors)
 
