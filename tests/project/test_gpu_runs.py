@@ -32,12 +32,12 @@ def ladder() -> types.ModuleType:
 
 
 @pytest.fixture(scope="module")
-def task(ladder: types.ModuleType) -> typing.Any:
-    """The tiny model and a text without sense."""
+def contestant(ladder: types.ModuleType) -> typing.Any:
+    """On the tiny model, and a text without sense."""
     setting = ladder.PRETENDED
-    found = ladder.Task(setting, ladder.random_text(setting))
-    found.compile_validation()
-    return found
+    task = ladder.Task(setting, ladder.random_text(setting))
+    task.compile_validation()
+    return ladder.Contestant("lanton_defaults", task).compile()
 
 
 def arguments(folder: pathlib.Path) -> list[str]:
@@ -86,37 +86,26 @@ def test_failures_are_left_out(
 ) -> None:
     config = types.SimpleNamespace(flash=flash, tried=[])
 
-    class Broken:
-        def __init__(self, *_: typing.Any) -> None:
-            pass
+    def fail(runs: list) -> None:
+        config.tried.append(runs[0].contestant)
+        raise RuntimeError
 
-        def has_time(self) -> bool:
-            return True
-
-        def train(self, runs: list) -> None:
-            config.tried.append(runs[0].contestant)
-            raise RuntimeError
-
-    monkeypatch.setattr(ladder, "Ladder", Broken)
-    monkeypatch.setattr(
-        keras.config, "is_flash_attention_enabled", lambda: config.flash
-    )
-    monkeypatch.setattr(
-        keras.config,
-        "disable_flash_attention",
-        lambda: setattr(config, "flash", False),
-    )
+    broken = types.SimpleNamespace(has_time=lambda: True, train=fail)
+    monkeypatch.setattr(ladder, "Ladder", lambda *_: broken)
+    for name, fake in (
+        ("is_flash_attention_enabled", lambda: config.flash),
+        ("disable_flash_attention", lambda: setattr(config, "flash", False)),
+    ):
+        monkeypatch.setattr(keras.config, name, fake)
     args = ladder.make_parser().parse_args(["--output", str(tmp_path)])
-    args.only = ["d_muon", "lanton_paper"]
+    wanted = args.only = ["d_muon", "lanton_paper"]
     ladder.climb(ladder.PRETENDED, None, args)
-    wanted = ["d_muon", "lanton_paper"]
     assert config.tried == (wanted if flash is False else ["d_muon", *wanted])
 
 
 def test_a_run_after_another_is_the_same_run(
-    ladder: types.ModuleType, task: typing.Any
+    ladder: types.ModuleType, contestant: typing.Any
 ) -> None:
-    contestant = ladder.Contestant("lanton_defaults", task).compile()
     run = ladder.Run("lanton_defaults", 0.01, 1)
     first = contestant.train(run)
     other = contestant.train(run._replace(learning_rate=0.02, seed=2))
@@ -124,19 +113,14 @@ def test_a_run_after_another_is_the_same_run(
     for curve in ("training_loss", "validation", "loss"):
         assert again[curve] == first[curve]
         assert other[curve] != first[curve]
-
-
-def test_a_run_ends_at_the_deadline_or_when_it_diverges(
-    ladder: types.ModuleType, task: typing.Any
-) -> None:
-    contestant = ladder.Contestant("adamw_tables", task).compile()
-    stopped = contestant.train(ladder.Run("adamw_tables", 0.01, 1), 0.0)
+    # One ends at the deadline or when it diverges.
+    stopped = contestant.train(run, 0.0)
     assert not stopped["complete"]
     assert stopped["loss"] is None
-    lost = contestant.train(ladder.Run("adamw_tables", float("nan"), 1))
+    lost = contestant.train(run._replace(learning_rate=float("nan")))
     assert lost["complete"]
     assert lost["loss"] is None
-    assert lost["steps_done"] < task.setting.steps
+    assert lost["steps_done"] < ladder.PRETENDED.steps
 
 
 def test_more_seeds_are_of_the_best_rates(ladder: types.ModuleType) -> None:

@@ -22,16 +22,12 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=")
 
 
-def load(path: pathlib.Path) -> dict:
-    return yaml.safe_load(path.read_text())
+def load(path: str | pathlib.Path) -> dict:
+    return yaml.safe_load((ROOT / path).read_text())
 
 
 def workflow(name: str) -> dict:
-    return load(ROOT / ".github" / "workflows" / f"{name}.yml")
-
-
-def steps(loaded: dict) -> list[dict]:
-    return [step for job in loaded["jobs"].values() for step in job["steps"]]
+    return load(f".github/workflows/{name}.yml")
 
 
 def requirement(extra: str, name: str) -> str:
@@ -48,24 +44,23 @@ def makes(variable: str) -> str:
     return found[1]
 
 
+def assert_makes(commands: str) -> None:
+    """The Makefile has the targets of some commands."""
+    for target in re.findall(r"make ([\w-]+)", commands):
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflow_may_only_read(path: pathlib.Path) -> None:
+def test_workflow_only_reads_and_runs_the_makefile(path: pathlib.Path) -> None:
     loaded = load(path)
     assert loaded["permissions"] == {"contents": "read"}
-    for step in steps(loaded):
-        if "setup-python" in step.get("uses", ""):
-            assert step["with"]["python-version"] == PYTHON
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_what_a_workflow_makes_is_in_the_makefile(path: pathlib.Path) -> None:
-    if path.stem == "docs" and not (ROOT / "mkdocs.yml").exists():
-        pytest.skip("no site in this checkout")
-    commands = " ".join(step.get("run", "") for step in steps(load(path)))
-    for keras in ("oldest", "newest"):
-        made = commands.replace("${{ matrix.keras }}", keras)
-        for target in re.findall(r"make ([\w-]+)", made):
-            assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+    for job in loaded["jobs"].values():
+        for step in job["steps"]:
+            if "setup-python" in step.get("uses", ""):
+                assert step["with"]["python-version"] == PYTHON
+            for keras in ("oldest", "newest"):
+                command = step.get("run", "")
+                assert_makes(command.replace("${{ matrix.keras }}", keras))
 
 
 def test_matrix_is_the_makefiles() -> None:
@@ -89,8 +84,7 @@ def test_ci_times_its_stages() -> None:
     stages = [line for line in lines if line.startswith("stage make ")]
     made = [line.removeprefix("stage make ") for line in stages]
     assert made == ["environment", "test", "lint"]
-    for target in made:
-        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+    assert_makes(" ".join(f"make {target}" for target in made))
 
 
 def test_only_publishing_may_publish_what_is_tested() -> None:
@@ -105,12 +99,10 @@ def test_only_publishing_may_publish_what_is_tested() -> None:
 
 
 def test_pre_commit_has_the_same_pins() -> None:
-    ruff, local = load(ROOT / ".pre-commit-config.yaml")["repos"]
+    ruff, local = load(".pre-commit-config.yaml")["repos"]
     assert ruff["rev"] == "v" + requirement("dev", "ruff")
-    assert [hook["id"] for hook in ruff["hooks"]] == [
-        "ruff-check",
-        "ruff-format",
-    ]
+    hooks = [hook["id"] for hook in ruff["hooks"]]
+    assert hooks == ["ruff-check", "ruff-format"]
     # The environment's own, which pyproject.toml pins.
     (mypy,) = local["hooks"]
     assert requirement("dev", "mypy")
@@ -118,13 +110,10 @@ def test_pre_commit_has_the_same_pins() -> None:
 
 
 def test_version_and_date_agree() -> None:
-    citation = load(ROOT / "CITATION.cff")
+    citation = load("CITATION.cff")
     assert citation["version"] == __version__
-    heading = re.search(
-        r"^## \[(.+)\] - (.+)$",
-        (ROOT / "CHANGELOG.md").read_text(),
-        re.MULTILINE,
-    )
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    heading = re.search(r"^## \[(.+)\] - (.+)$", changelog, re.MULTILINE)
     assert heading is not None
     version, date = heading.groups()
     assert version == __version__

@@ -17,23 +17,19 @@ from keras_lanton.baselines import Scion
 if keras.backend.backend() != "torch":
     pytest.skip("JAX and TensorFlow compile steps", allow_module_level=True)
 
-import torch
-
 from helpers.pretended_gpu import PretendedGpu
 
 MAKERS = {
     "default": Lanton,
     "paper": Lanton.paper,
-    "within": lambda: Lanton(noise=NoiseAdaptiveRate(within_matrices=True)),
-    "signal": lambda: Lanton(noise=NoiseAdaptiveRate(alpha_unit="signal")),
     "momentum": lambda: Lanton(
         noise=NoiseAdaptiveRate(reference="momentum", interval=1)
     ),
     "no noise": lambda: Lanton(noise=None, nonfinite="propagate"),
     "adamw": lambda: Lanton(
         auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
+        cautious_weight_decay=True,
     ),
-    "cautious": lambda: Lanton(cautious_weight_decay=True),
     "schedule": lambda: Lanton(
         # Those with a warm-up have a conditional of their own.
         keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
@@ -68,40 +64,7 @@ def test_a_step_waits_for_a_gpu_twice(
             gpu.waits.clear()
             optimizer.apply(tensors, variables)
             if step >= 12:
-                assert len(gpu.waits) <= 2 + of_keras.get(name, 0), gpu.waits
+                most = 2 + of_keras.get(name, 0)
+                assert 0 < len(gpu.waits) <= most, gpu.waits
         backend._constants.clear()
         assert all(gpu.is_on_gpu(v.value) for v in optimizer.variables)
-
-
-def test_the_stand_in_counts_and_refuses() -> None:
-    gpu = PretendedGpu()
-    with gpu:
-        there = torch.ones(3, device="cuda") + 1.0
-        here = torch.ones(3)
-        assert (there.device.type, here.device.type) == ("cuda", "cpu")
-        assert there.is_cuda
-        assert not here.is_cuda
-        with pytest.raises(RuntimeError, match="on the CPU"):
-            there + here
-        assert (there * torch.tensor(2.0)).device.type == "cuda"
-        assert not gpu.waits
-        reads = (
-            bool((there > 0).all()),
-            there.tolist(),
-            there[0].item(),
-            there.cpu(),
-            there.to("cpu"),
-            torch.nonzero(there),
-        )
-        assert len(gpu.waits) == len(reads)
-        gpu.waits.clear()
-        copies = (
-            torch.tensor(1.0, device="cuda"),
-            torch.as_tensor(np.ones(3), device="cuda"),
-            here.to("cuda"),
-            there.copy_(here),
-            torch.where(there > 0, there, 1.0),
-        )
-        assert len(gpu.waits) == len(copies)
-        here.pin_memory().to("cuda", non_blocking=True)
-        assert len(gpu.waits) == len(copies)
