@@ -6,7 +6,6 @@ nothing after its role.
 """
 
 import functools
-from functools import partial
 
 import pytest
 from keras import layers
@@ -25,6 +24,11 @@ EXPERTS = "hidden 0 | 1 | 2"
 CONV_1D = "hidden - | 01 | 2"
 CONV_2D = "hidden - | 012 | 3"
 CONV_3D = "hidden - | 0123 | 4"
+CONV_LSTM = f"{CONV_1D} / 4"
+HALVES = f"{CONV_2D} / 2"
+BACK_1D = "hidden - | 02 | 1"
+BACK_2D = "hidden - | 013 | 2"
+BACK_3D = "hidden - | 0124 | 3"
 TABLE = "embedding - | 1 | 0"
 HEAD = "embedding - | 0 | 1"
 
@@ -139,178 +143,123 @@ def built(layer, *shapes):
     return layer
 
 
-def around(wrapper, layer, **options):
+def around(wrapper, inner="Dense"):
     """A maker of a wrapped layer."""
-    return lambda name: wrapper(layer(5, **options), name=name)
-
-
-def einsum(equation, output_shape, bias_axes=None):
-    shape = {"output_shape": output_shape, "bias_axes": bias_axes}
-    return partial(layers.EinsumDense, equation, **shape)
+    cls = getattr(layers, inner)
+    return lambda name: wrapper(cls(5, name="inner"), name=name)
 
 
 ATTENTION = [
     *several(["query", "key", "value"], under("{}", biased(TO_HEADS))),
     *under("attention_output", biased(FROM_HEADS)),
 ]
+KERNELS = [line for line in ATTENTION if line[0].endswith("kernel")]
 NORM = [("gamma", VECTOR), ("beta", VECTOR)]
-HEADS = partial(layers.MultiHeadAttention, 3, 4)
+SCALE = [("scale", VECTOR)]
+TIED = [("embeddings", TABLE)]
+UNTIED = [*TIED, ("reverse_embeddings", HEAD)]
+LSTMS = several(["forward", "backward"], cell("{}_inner/lstm_cell", LSTM))
+EINSUM = "EinsumDense"
+TIMES_2 = {"depth_multiplier": 2}
+NO_BIAS = {"use_bias": False}
+HEADS = ("abc,cde->abde", (None, 2, 3), {"bias_axes": "de"})
+BACK = ("...cd,cde->...e", (7,), {"bias_axes": "e"})
+BANK = ("ebd,edf->ebf", (None, 7))
 IMAGE = ((None, 8, 8, 4),)
 VOLUME = ((None, 4, 4, 4, 3),)
 TEXT = ((None, 6, 4),)
+VIDEO = ((None, 2, 6, 4),)
 TWICE = ((2, 5, 12), (2, 5, 12))
+OTHER = ((2, 5, 12), (2, 6, 10))
 WIDE = ((None, 4),)
 IDS = ((None, 6),)
 PAIR = ([*TEXT, *TEXT],)
-# By name: how to make it, given its name, its input shapes, and the lines of
-# its variables without its own name.
+# By name: a class or a maker, its arguments, those by name in a dict, the input
+# shapes, and the lines of the variables without the layer's name.
 LAYERS = {
-    "dense": (partial(layers.Dense, 5), WIDE, biased(DENSE)),
-    "einsum_dense_heads": (
-        einsum("abc,cde->abde", (None, 2, 3), "de"),
-        ((None, 6, 12),),
-        biased(TO_HEADS),
-    ),
+    "dense": ("Dense", (5,), WIDE, biased(DENSE)),
+    "einsum_dense_heads": (EINSUM, HEADS, ((None, 6, 12),), biased(TO_HEADS)),
     "einsum_dense_output": (
-        einsum("...cd,cde->...e", (7,), "e"),
+        EINSUM,
+        BACK,
         ((None, 6, 2, 3),),
         biased(FROM_HEADS),
     ),
     "einsum_dense_experts": (
-        einsum("ebd,edf->ebf", (None, 7)),
+        EINSUM,
+        BANK,
         ((3, None, 5),),
         [("kernel", EXPERTS)],
     ),
-    "conv1d": (partial(layers.Conv1D, 7, 3), TEXT, biased(CONV_1D)),
-    "conv2d": (partial(layers.Conv2D, 7, 3), IMAGE, biased(CONV_2D)),
-    "conv3d": (partial(layers.Conv3D, 7, 2), VOLUME, biased(CONV_3D)),
-    "conv2d_groups": (
-        partial(layers.Conv2D, 6, 3, groups=2),
-        IMAGE,
-        biased("hidden - | 012 | 3 / 2"),
-    ),
-    "conv2d_group_per_channel": (
-        partial(layers.Conv2D, 8, 3, groups=4),
-        IMAGE,
-        biased(VECTOR),
-    ),
-    "conv1d_transpose": (
-        partial(layers.Conv1DTranspose, 7, 3),
-        TEXT,
-        biased("hidden - | 02 | 1"),
-    ),
-    "conv2d_transpose": (
-        partial(layers.Conv2DTranspose, 7, 3),
-        IMAGE,
-        biased("hidden - | 013 | 2"),
-    ),
-    "conv3d_transpose": (
-        partial(layers.Conv3DTranspose, 7, 2),
-        VOLUME,
-        biased("hidden - | 0124 | 3"),
-    ),
-    "depthwise_conv1d": (
-        partial(layers.DepthwiseConv1D, 3),
-        TEXT,
-        biased(VECTOR),
-    ),
+    "conv1d": ("Conv1D", (7, 3), TEXT, biased(CONV_1D)),
+    "conv2d": ("Conv2D", (7, 3), IMAGE, biased(CONV_2D)),
+    "conv3d": ("Conv3D", (7, 2), VOLUME, biased(CONV_3D)),
+    "conv2d_groups": ("Conv2D", (6, 3, {"groups": 2}), IMAGE, biased(HALVES)),
+    "conv2d_each": ("Conv2D", (8, 3, {"groups": 4}), IMAGE, biased(VECTOR)),
+    "conv1d_transpose": ("Conv1DTranspose", (7, 3), TEXT, biased(BACK_1D)),
+    "conv2d_transpose": ("Conv2DTranspose", (7, 3), IMAGE, biased(BACK_2D)),
+    "conv3d_transpose": ("Conv3DTranspose", (7, 2), VOLUME, biased(BACK_3D)),
+    "depthwise_conv1d": ("DepthwiseConv1D", (3,), TEXT, biased(VECTOR)),
     "depthwise_conv2d": (
-        partial(layers.DepthwiseConv2D, 3, depth_multiplier=2),
+        "DepthwiseConv2D",
+        (3, TIMES_2),
         IMAGE,
         biased(VECTOR),
     ),
-    "separable_conv1d": (
-        partial(layers.SeparableConv1D, 7, 3),
-        TEXT,
-        separable(CONV_1D),
-    ),
-    "separable_conv2d": (
-        partial(layers.SeparableConv2D, 7, 3),
-        IMAGE,
-        separable(CONV_2D),
-    ),
-    "simple_rnn": (
-        partial(layers.SimpleRNN, 5),
-        TEXT,
-        cell("simple_rnn_cell", DENSE),
-    ),
-    "gru": (partial(layers.GRU, 5), TEXT, cell("gru_cell", GRU)),
-    "lstm": (partial(layers.LSTM, 5), TEXT, cell("lstm_cell", LSTM)),
+    "separable_conv1d": ("SeparableConv1D", (7, 3), TEXT, separable(CONV_1D)),
+    "separable_conv2d": ("SeparableConv2D", (7, 3), IMAGE, separable(CONV_2D)),
+    "simple_rnn": ("SimpleRNN", (5,), TEXT, cell("simple_rnn_cell", DENSE)),
+    "gru": ("GRU", (5,), TEXT, cell("gru_cell", GRU)),
+    "lstm": ("LSTM", (5,), TEXT, cell("lstm_cell", LSTM)),
     "conv_lstm1d": (
-        partial(layers.ConvLSTM1D, 5, 3),
-        ((None, 2, 6, 4),),
-        cell("conv_lstm_cell", f"{CONV_1D} / 4"),
+        "ConvLSTM1D",
+        (5, 3),
+        VIDEO,
+        cell("conv_lstm_cell", CONV_LSTM),
     ),
-    "bidirectional": (
-        around(layers.Bidirectional, layers.LSTM, name="lstm"),
-        TEXT,
-        several(["forward", "backward"], cell("{}_lstm/lstm_cell", LSTM)),
-    ),
+    "bidirectional": (around(layers.Bidirectional, "LSTM"), (), TEXT, LSTMS),
     "time_distributed": (
-        around(layers.TimeDistributed, layers.Dense, name="inner"),
+        around(layers.TimeDistributed),
+        (),
         TEXT,
         dense("inner"),
     ),
     "spectral_normalization": (
-        around(layers.SpectralNormalization, layers.Dense, name="inner"),
+        around(layers.SpectralNormalization),
+        (),
         WIDE,
         dense("inner"),
     ),
-    "multi_head_attention": (HEADS, TWICE, ATTENTION),
-    "cross_attention": (
-        partial(HEADS, value_dim=5),
-        ((2, 5, 12), (2, 6, 10)),
-        ATTENTION,
-    ),
+    "multi_head_attention": ("MultiHeadAttention", (3, 4), TWICE, ATTENTION),
+    "cross_attention": ("MultiHeadAttention", (3, 4, 5), OTHER, ATTENTION),
     "grouped_query_attention": (
-        partial(layers.GroupQueryAttention, 4, 6, 2),
+        "GroupQueryAttention",
+        (4, 6, 2),
         TWICE,
         ATTENTION,
     ),
-    "attention_without_bias": (
-        partial(HEADS, use_bias=False),
+    "attention_kernels": (
+        "MultiHeadAttention",
+        (3, 4, NO_BIAS),
         TWICE,
-        [line for line in ATTENTION if line[0].endswith("kernel")],
+        KERNELS,
     ),
-    "attention_scale": (
-        partial(layers.Attention, use_scale=True),
-        PAIR,
-        [("scale", VECTOR)],
-    ),
-    "additive_attention": (
-        layers.AdditiveAttention,
-        PAIR,
-        [("scale", VECTOR)],
-    ),
-    "embedding": (
-        partial(layers.Embedding, 9, 4),
-        IDS,
-        [("embeddings", TABLE)],
-    ),
-    "layer_normalization": (layers.LayerNormalization, TEXT, NORM),
-    "layer_normalization_2d": (
-        partial(layers.LayerNormalization, axis=(1, 2)),
-        TEXT,
-        NORM,
-    ),
-    "batch_normalization": (layers.BatchNormalization, TEXT, NORM),
-    "group_normalization": (partial(layers.GroupNormalization, 2), TEXT, NORM),
-    "p_re_lu": (layers.PReLU, ((None, 6, 8, 4),), [("alpha", VECTOR)]),
+    "attention_scale": ("Attention", ({"use_scale": True},), PAIR, SCALE),
+    "additive_attention": ("AdditiveAttention", (), PAIR, SCALE),
+    "embedding": ("Embedding", (9, 4), IDS, TIED),
+    "reversible_embedding": ("ReversibleEmbedding", (9, 4, False), IDS, UNTIED),
+    "layer_normalization": ("LayerNormalization", (), TEXT, NORM),
+    "layer_normalization_2d": ("LayerNormalization", ((1, 2),), TEXT, NORM),
+    "batch_normalization": ("BatchNormalization", (), TEXT, NORM),
+    "group_normalization": ("GroupNormalization", (2,), TEXT, NORM),
+    "rms_normalization": ("RMSNormalization", (), TEXT, SCALE),
+    "p_re_lu": ("PReLU", (), ((None, 6, 8, 4),), [("alpha", VECTOR)]),
 }
-if hasattr(layers, "RMSNormalization"):
-    LAYERS["rms_normalization"] = (
-        layers.RMSNormalization,
-        TEXT,
-        [("scale", VECTOR)],
-    )
-if hasattr(layers, "ReversibleEmbedding"):
-    LAYERS["reversible_embedding"] = (
-        partial(layers.ReversibleEmbedding, 9, 4, tie_weights=False),
-        IDS,
-        [("embeddings", TABLE), ("reverse_embeddings", HEAD)],
-    )
+for case in ("rms_normalization", "reversible_embedding"):
+    if not hasattr(layers, LAYERS[case][0]):  # an older Keras
+        del LAYERS[case]
 # Paths know no number of groups, and so no depthwise convolution.
-GROUPED = ("conv2d_groups", "conv2d_group_per_channel")
+GROUPED = ("conv2d_groups", "conv2d_each")
 # LoRA: the pair, after the layer's own (now frozen) weights.
 LORA = {
     "dense": [("lora_kernel_a", DENSE), ("lora_kernel_b", DENSE)],
@@ -321,8 +270,18 @@ LORA = {
 
 
 def make(case, name):
-    maker, shapes, _ = LAYERS[case]
-    return built(maker(name=name), *shapes)
+    cls, arguments, shapes, _ = LAYERS[case]
+    maker = getattr(layers, cls) if isinstance(cls, str) else cls
+    named = {"name": name}
+    for one in arguments:
+        named |= one if isinstance(one, dict) else {}
+    plain = [one for one in arguments if not isinstance(one, dict)]
+    layer = maker(*plain, **named)
+    return built(layer, *shapes)
+
+
+def lines_of(case, name):
+    return under(name, LAYERS[case][3])
 
 
 # -- Models of KerasHub ------------------------------------------------------

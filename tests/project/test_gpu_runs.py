@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import types
-import typing
 
 import keras
 import pytest
@@ -21,7 +20,7 @@ SCRIPT = ROOT / "benchmarks" / "gpu_runs" / "ladder.py"
 
 
 @pytest.fixture(scope="module")
-def ladder() -> types.ModuleType:
+def ladder():
     """The script as a module."""
     spec = importlib.util.spec_from_file_location("ladder", SCRIPT)
     assert spec is not None and spec.loader is not None
@@ -32,7 +31,7 @@ def ladder() -> types.ModuleType:
 
 
 @pytest.fixture(scope="module")
-def contestant(ladder: types.ModuleType) -> typing.Any:
+def contestant(ladder):
     """On the tiny model, and a text without sense."""
     setting = ladder.PRETENDED
     task = ladder.Task(setting, ladder.random_text(setting))
@@ -40,17 +39,15 @@ def contestant(ladder: types.ModuleType) -> typing.Any:
     return ladder.Contestant("lanton_defaults", task).compile()
 
 
-def arguments(folder: pathlib.Path) -> list[str]:
+def arguments(folder):
     options = "--pretend --commit none --only adamw_tables --seconds 10000"
     return [*options.split(), "--output", str(folder)]
 
 
 @exhaustive
 def test_a_call_goes_on_where_the_last_one_stopped(
-    ladder: types.ModuleType,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    ladder, tmp_path, monkeypatch
+):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments(tmp_path), "--runs", "1"],
         cwd=ROOT,
@@ -78,15 +75,10 @@ def test_a_call_goes_on_where_the_last_one_stopped(
 
 
 @pytest.mark.parametrize("flash", [None, False])
-def test_failures_are_left_out(
-    ladder: types.ModuleType,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flash: bool | None,
-) -> None:
+def test_failures_are_left_out(ladder, tmp_path, monkeypatch, flash):
     config = types.SimpleNamespace(flash=flash, tried=[])
 
-    def fail(runs: list) -> None:
+    def fail(runs):
         config.tried.append(runs[0].contestant)
         raise RuntimeError
 
@@ -103,9 +95,7 @@ def test_failures_are_left_out(
     assert config.tried == (wanted if flash is False else ["d_muon", *wanted])
 
 
-def test_a_run_after_another_is_the_same_run(
-    ladder: types.ModuleType, contestant: typing.Any
-) -> None:
+def test_a_run_after_another_is_the_same_run(ladder, contestant):
     run = ladder.Run("lanton_defaults", 0.01, 1)
     first = contestant.train(run)
     other = contestant.train(run._replace(learning_rate=0.02, seed=2))
@@ -123,7 +113,7 @@ def test_a_run_after_another_is_the_same_run(
     assert lost["steps_done"] < ladder.PRETENDED.steps
 
 
-def test_more_seeds_are_of_the_best_rates(ladder: types.ModuleType) -> None:
+def test_more_seeds_are_of_the_best_rates(ladder):
     setting = ladder.Setting()
     results = [
         {

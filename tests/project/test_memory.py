@@ -16,7 +16,7 @@ SHAPES = [*[(64, 64)] * 10, *[(64, 128)] * 5, *[(128, 64)] * 5, (64,), (9,)]
 BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int32": 4, "int64": 8}
 
 
-def make_variables() -> list[keras.Variable]:
+def make_variables():
     random = np.random.default_rng(0)
     return [
         keras.Variable(
@@ -26,26 +26,26 @@ def make_variables() -> list[keras.Variable]:
     ]
 
 
-def build(**options: object) -> tuple[Lanton, list[keras.Variable]]:
+def build(**options):
     optimizer, variables = lanton(**options), make_variables()
     optimizer.build(variables)
     return optimizer, variables
 
 
-def size(variables: list[keras.Variable]) -> int:
+def size(variables):
     return sum(
         math.prod(v.shape) * BYTES[keras.backend.standardize_dtype(v.dtype)]
         for v in variables
     )
 
 
-def state_over_weights(**options: object) -> float:
+def state_over_weights(**options):
     """Without the noise of rows and columns, unless they are asked for."""
     optimizer, variables = build(**{"within_matrices": False, **options})
     return size(optimizer.variables) / size(variables)
 
 
-def test_state_over_weights() -> None:
+def test_state_over_weights():
     # Of the previous gradient one matrix in ten is kept: observed 1.10.
     usual = state_over_weights()
     assert usual < 1.15
@@ -64,7 +64,7 @@ def test_state_over_weights() -> None:
     assert state_over_weights(**eighths) < 0.28
 
 
-def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
+def train(steps, **options):
     optimizer, variables = build(**options)
     start = [ops.convert_to_numpy(v) + 0.0 for v in variables]
     for t in range(steps):
@@ -92,7 +92,7 @@ def train(steps: int, **options: object) -> tuple[Lanton, np.ndarray]:
         {"momentum_dtype": "bfloat16", "noise_reference": "momentum"},
     ],
 )
-def test_half_the_state_moves_almost_alike(options: dict) -> None:
+def test_half_the_state_moves_almost_alike(options):
     reference = options.get("noise_reference", "previous_gradient")
     _, expected = train(3, noise_interval=2, noise_reference=reference)
     optimizer, found = train(3, noise_interval=2, **options)
@@ -110,7 +110,7 @@ def test_half_the_state_moves_almost_alike(options: dict) -> None:
     "dtype",
     [pytest.param("float64", marks=logic), "float16", "bfloat16"],
 )
-def test_other_dtypes_of_weights(dtype: str) -> None:
+def test_other_dtypes_of_weights(dtype):
     """Also where matrices are taken one by one, and float32 comes out."""
     variables = [
         keras.Variable(

@@ -22,36 +22,36 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=")
 
 
-def load(path: str | pathlib.Path) -> dict:
+def load(path):
     return yaml.safe_load((ROOT / path).read_text())
 
 
-def workflow(name: str) -> dict:
+def workflow(name):
     return load(f".github/workflows/{name}.yml")
 
 
-def requirement(extra: str, name: str) -> str:
+def requirement(extra, name):
     """The version that an extra pins a package to."""
     extras = PROJECT["project"]["optional-dependencies"][extra]
     (found,) = (one for one in extras if one.startswith(f"{name}=="))
     return found.partition("==")[2]
 
 
-def makes(variable: str) -> str:
+def makes(variable):
     """The value of a variable of the Makefile."""
     found = re.search(rf"^{variable} := (.*)$", MAKEFILE, re.MULTILINE)
     assert found is not None
     return found[1]
 
 
-def assert_makes(commands: str) -> None:
+def assert_makes(commands):
     """The Makefile has the targets of some commands."""
     for target in re.findall(r"make ([\w-]+)", commands):
         assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflow_only_reads_and_runs_the_makefile(path: pathlib.Path) -> None:
+def test_workflow_only_reads_and_runs_the_makefile(path):
     loaded = load(path)
     assert loaded["permissions"] == {"contents": "read"}
     for job in loaded["jobs"].values():
@@ -63,13 +63,13 @@ def test_workflow_only_reads_and_runs_the_makefile(path: pathlib.Path) -> None:
                 assert_makes(command.replace("${{ matrix.keras }}", keras))
 
 
-def test_matrix_is_the_makefiles() -> None:
+def test_matrix_is_the_makefiles():
     matrix = workflow("tests")["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["backend"] == makes("BACKENDS").split()
     assert matrix["keras"] == ["oldest", "newest"]
 
 
-def test_oldest_keras_is_the_one_that_is_tested() -> None:
+def test_oldest_keras_is_the_one_that_is_tested():
     oldest = makes("OLDEST_KERAS")
     bounds = PROJECT["project"]["dependencies"]
     (keras,) = (one for one in bounds if one.startswith("keras>="))
@@ -79,7 +79,7 @@ def test_oldest_keras_is_the_one_that_is_tested() -> None:
     assert f"for Keras {bound} and later" in " ".join(changelog.split())
 
 
-def test_ci_times_its_stages() -> None:
+def test_ci_times_its_stages():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     stages = [line for line in lines if line.startswith("stage make ")]
     made = [line.removeprefix("stage make ") for line in stages]
@@ -87,7 +87,7 @@ def test_ci_times_its_stages() -> None:
     assert_makes(" ".join(f"make {target}" for target in made))
 
 
-def test_only_publishing_may_publish_what_is_tested() -> None:
+def test_only_publishing_may_publish_what_is_tested():
     jobs = workflow("release")["jobs"]
     assert "make test-all" in jobs["test"]["steps"][-1]["run"]
     assert jobs["build"]["needs"] == "test"
@@ -98,7 +98,7 @@ def test_only_publishing_may_publish_what_is_tested() -> None:
     assert workflow("release")[True] == {"push": {"tags": ["v*"]}}
 
 
-def test_pre_commit_has_the_same_pins() -> None:
+def test_pre_commit_has_the_same_pins():
     ruff, local = load(".pre-commit-config.yaml")["repos"]
     assert ruff["rev"] == "v" + requirement("dev", "ruff")
     hooks = [hook["id"] for hook in ruff["hooks"]]
@@ -109,7 +109,7 @@ def test_pre_commit_has_the_same_pins() -> None:
     assert mypy["entry"] == makes("VENV") + "/bin/mypy"
 
 
-def test_version_and_date_agree() -> None:
+def test_version_and_date_agree():
     citation = load("CITATION.cff")
     assert citation["version"] == __version__
     changelog = (ROOT / "CHANGELOG.md").read_text()
@@ -121,7 +121,7 @@ def test_version_and_date_agree() -> None:
     assert date == ("unreleased" if found is None else str(found))
 
 
-def test_help_names_every_target() -> None:
+def test_help_names_every_target():
     phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert phony is not None
     listed = set(re.findall(r"^## ([\w-]+) ", MAKEFILE, re.MULTILINE))
@@ -138,9 +138,7 @@ def test_help_names_every_target() -> None:
         ("v1.2.3", "## [1.2.3] - unreleased", "no date for v1.2.3"),
     ],
 )
-def test_tag_of_a_release_is_the_dated_version(
-    tag: str, heading: str, refused: str, tmp_path: pathlib.Path
-) -> None:
+def test_tag_of_a_release_is_the_dated_version(tag, heading, refused, tmp_path):
     for folder in ("tools", "keras_lanton"):
         (tmp_path / folder).mkdir()
     script = tmp_path / "tools" / "check_release.sh"

@@ -40,9 +40,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_step_waits_for_a_gpu_twice(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_waits_for_a_gpu_twice(name, monkeypatch):
     """To read what decides, and where Keras counts the iterations.
 
     Constants are copied to a GPU on the steps that first need them.

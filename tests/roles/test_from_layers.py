@@ -39,7 +39,7 @@ def assert_equal_maps(result, layer, x):
 
 @pytest.mark.parametrize("case", roles.LAYERS)
 def test_layer_of_keras(case):
-    lines = roles.under(case, roles.LAYERS[case][2])
+    lines = roles.lines_of(case, case)
     grouped = roles.under(case, roles.biased(roles.CONV_2D))
     by_paths = grouped if case in roles.GROUPED else None
     roles.check(roles.make(case, case), lines, by_paths)

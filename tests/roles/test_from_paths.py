@@ -32,7 +32,7 @@ def pairs_of(text):
 @pytest.mark.parametrize("case", [x for x in roles.LAYERS if x not in UNTOLD])
 def test_layer_with_a_name_that_says_nothing(case):
     layer = roles.make(case, "block")
-    roles.check(layer, roles.under("block", roles.LAYERS[case][2]))
+    roles.check(layer, roles.lines_of(case, "block"))
 
 
 @logic

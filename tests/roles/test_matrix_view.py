@@ -11,7 +11,7 @@ from keras_lanton.roles.matrix_view import MatrixView
 
 
 @st.composite
-def views(draw: st.DrawFn) -> MatrixView:
+def views(draw):
     """Any axes of any shape up to rank 5, with blocks where they fit."""
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=0, max_size=5)))
     axes = draw(st.permutations(range(len(shape))))
@@ -36,7 +36,7 @@ def views(draw: st.DrawFn) -> MatrixView:
 
 @logic
 @hypothesis.given(views())
-def test_to_matrices_against_index_loops(view: MatrixView) -> None:
+def test_to_matrices_against_index_loops(view):
     """And `from_matrices` is the inverse."""
     tensor = np.arange(np.prod(view.shape), dtype="float32").reshape(view.shape)
     made = to_matrices(ops.convert_to_tensor(tensor), view)
@@ -69,7 +69,7 @@ def test_to_matrices_against_index_loops(view: MatrixView) -> None:
         assert matrices[batch, row, column] == tensor[index]
 
 
-def test_gates_are_contiguous_blocks_of_the_last_axis() -> None:
+def test_gates_are_contiguous_blocks_of_the_last_axis():
     kernel = np.arange(3 * 8, dtype="float32").reshape(3, 8)
     view = MatrixView(
         shape=(3, 8), input_axes=(0,), output_axes=(1,), output_blocks=4
@@ -92,8 +92,6 @@ def test_gates_are_contiguous_blocks_of_the_last_axis() -> None:
         ),
     ],
 )
-def test_axes_name_every_axis_once_and_blocks_divide(
-    options: dict, named: str
-) -> None:
+def test_axes_name_every_axis_once_and_blocks_divide(options, named):
     with pytest.raises(ValueError, match=f"Received: {named}"):
         MatrixView(shape=(2, 3), **options)
