@@ -6,6 +6,9 @@ import lzma
 import pytest
 
 from experiments import corpora
+from helpers.tiers import logic
+
+pytestmark = logic
 
 
 def test_standard_library(capsys):

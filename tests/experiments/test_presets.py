@@ -14,7 +14,10 @@ from experiments import optimizers
 from experiments import styles
 from experiments.presets import PRESETS
 from helpers.optimizers import config_of
+from helpers.tiers import logic
 from keras_lanton import Lanton
+
+pytestmark = logic
 
 
 def rates(steps, warmup, every=1, **options):

@@ -3,9 +3,13 @@
 import numpy as np
 import pytest
 
+from helpers.tiers import logic
+
 pytest.importorskip("tqdm", reason="the token files show a progress bar")
 
 from experiments import token_files
+
+pytestmark = logic
 
 SOURCE = {"dataset": "numbers"}
 # Document i is the number i, i % 5 times, and an end token of 0.
