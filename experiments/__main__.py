@@ -17,13 +17,7 @@ from experiments.sweeps import QUESTIONS
 
 
 def make_parser(prog, doc, questions):
-    """The command line of what trains missing runs.
-
-    Args:
-        prog: The command.
-        doc: What it does.
-        questions: Names of what it trains.
-    """
+    """The command line of what trains the missing runs of questions."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description=doc,
@@ -70,27 +64,19 @@ def make_parser(prog, doc, questions):
     return parser
 
 
-def place_of(args):
-    """Where the runs of a command line are trained."""
-    return runs.Place(
+def train(names, questions, args):
+    """Train what some of the questions miss, until nothing is missing.
+
+    `questions` has tables by name; a command line says the rest.
+    """
+    results = runs.Results(args.results)
+    place = runs.Place(
         texts=args.texts,
         cache=args.output,
         workers=args.workers,
         together=args.together,
     )
-
-
-def train(names, questions, results, place, limit=None):
-    """Train what questions miss, until nothing is missing.
-
-    Args:
-        names: Keys of `questions`.
-        questions: Tables by name.
-        results: `run.Results`.
-        place: `run.Place`.
-        limit: Number of runs after which it stops; None: none.
-    """
-    left = limit
+    left = args.limit
     for name in names:
         for table in questions[name]:
             while missing := wanted(table, results)[:left]:
@@ -105,9 +91,7 @@ def main(argv=None):
     args = make_parser("python -m experiments", __doc__, QUESTIONS).parse_args(
         argv
     )
-    results = runs.Results(args.results)
-    names = args.questions or QUESTIONS
-    train(names, QUESTIONS, results, place_of(args), args.limit)
+    train(args.questions or QUESTIONS, QUESTIONS, args)
 
 
 if __name__ == "__main__":

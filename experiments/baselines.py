@@ -117,12 +117,8 @@ class Lamb(Adam):
     """
 
     def __init__(self, learning_rate=1e-3, **kwargs):
-        defaults = {
-            "beta_1": 0.9,
-            "beta_2": 0.999,
-            "epsilon": 1e-6,
-            "weight_decay": 0.01,
-        }
+        defaults = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-6}
+        defaults["weight_decay"] = 0.01
         super().__init__(learning_rate, **{**defaults, **kwargs})
 
     def update_step(self, gradient, variable, learning_rate):

@@ -8,14 +8,23 @@ def count_blocks(tokens, context):
     return (len(tokens) - 1) // context
 
 
-def cut_blocks(tokens, rows, context):
-    """Blocks `rows` of a text: inputs, and targets one token later."""
+def blocks_of(tokens, rows, context):
+    """Blocks with the token that follows, `(blocks, context + 1)`."""
     starts = np.asarray(rows)[:, None] * context
-    windows = starts + np.arange(context + 1)  # (blocks, context + 1)
-    blocks = tokens[windows].astype("int32")
+    return tokens[starts + np.arange(context + 1)]
+
+
+def inputs_and_targets(blocks):
+    """Inputs, and targets one token later."""
+    blocks = blocks.astype("int32")
     inputs, targets = blocks[:, :-1], blocks[:, 1:]
     # Packed blocks have no padding, but KerasHub asks for the mask.
     return {"token_ids": inputs, "padding_mask": np.ones_like(inputs)}, targets
+
+
+def cut_blocks(tokens, rows, context):
+    """Blocks `rows` of a text: inputs, and targets one token later."""
+    return inputs_and_targets(blocks_of(tokens, rows, context))
 
 
 def make_batches(tokens, rows, preset):

@@ -20,13 +20,9 @@ def train(runs, cache, turn):
 
     A run that ends before the others goes on at a rate of 0; its result is
     taken at its end. The seconds of a run are its share of the time on the
-    device.
-
-    Args:
-        runs: Alike: they differ in rate, seed, text or length.
-        cache: Folder with the tokens.
-        turn: A lock that is held while the steps run. Processes that share a
-            GPU at the same time make each other wait.
+    device. The runs are alike: they differ in rate, seed, text or length. The
+    lock `turn` is held while the steps run: processes that share a GPU at the
+    same time make each other wait.
 
     Raises:
         ValueError: For a run with a target, or with looks on its way.
@@ -58,22 +54,15 @@ def train(runs, cache, turn):
 
 
 class Group:
-    """Runs that train together.
-
-    Args:
-        learner: A `language.Learner` of runs like these.
-        runs: As `train`.
-        cache: As `train`.
-    """
+    """Runs that train together, with a `language.Learner` of such runs."""
 
     def __init__(self, learner, runs, cache):
         self.learner, self.runs = learner, runs
         self.steps = [
             language.count_steps(run, learner.weights) for run in runs
         ]
-        self.stride = int(
-            np.gcd.reduce([language.chunk_of(*x) for x in self.of_runs()])
-        )
+        chunks = map(language.chunk_of, runs, self.steps)
+        self.stride = int(np.gcd.reduce([*chunks]))
         self.texts = {
             run.text: texts.load(run.text, cache, run.vocabulary)
             for run in runs
@@ -85,10 +74,6 @@ class Group:
             for variable in optimizer.variables
         ]
         self.ended = [np.nan] * len(runs)  # validation losses
-
-    def of_runs(self):
-        """Pairs of a run and its steps."""
-        return zip(self.runs, self.steps, strict=True)
 
     def start(self):
         """The states of all runs, stacked."""
@@ -110,17 +95,12 @@ class Group:
         ]
         return weights, other, slots
 
-    def one(self, state, i):
-        """The weights of one run, and the model's other state."""
-        weights, other, _ = state
-        return [value[i] for value in weights], [value[i] for value in other]
-
     def rates(self):
         """Rates `(steps, runs)`, 0 after a run's end."""
         longest = max(self.steps)
         rates = [
             language.rates_of(run.learning_rate, steps, run.warmup)
-            for run, steps in self.of_runs()
+            for run, steps in zip(self.runs, self.steps, strict=True)
         ]
         padded = [np.pad(one, (0, longest - len(one))) for one in rates]
         return np.stack(padded, axis=1)
@@ -138,11 +118,7 @@ class Group:
         )
 
     def compile(self, state):
-        """Compile the steps of a chunk and the validation.
-
-        Args:
-            state: From `start`.
-        """
+        """Compile the steps of a chunk and the validation."""
         axes = (0, 0, self.axes_of_slots)
         step = jax.vmap(
             self.learner.step, in_axes=(axes, 0), out_axes=(axes, 0)
@@ -159,16 +135,11 @@ class Group:
     def validation_loss(self, state, i):
         """Of one run."""
         run = self.runs[i]
-        return self.learner.validation_loss(
-            self.one(state, i), run, self.texts[run.text]
-        )
+        one = [[value[i] for value in part] for part in state[:2]]
+        return self.learner.validation_loss(one, run, self.texts[run.text])
 
     def take_steps(self, state):
-        """All steps, without waiting for the device until a run ends.
-
-        Args:
-            state: From `start`.
-        """
+        """All steps, without waiting for the device until a run ends."""
         rates = self.rates()
         for first in range(0, max(self.steps), self.stride):
             stop = first + self.stride

@@ -77,18 +77,11 @@ IMAGE_LANTON = {
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """An optimizer with its arguments.
+    """An optimizer with its arguments."""
 
-    Args:
-        label: As the tables call it.
-        optimizer: A name of `optimizers.construct`.
-        options: Arguments by name; "noise.alpha" is the argument `alpha` of
-            the part `noise`.
-    """
-
-    label: str
-    optimizer: str
-    options: dict
+    label: str  # as the tables call it
+    optimizer: str  # a name of `optimizers.construct`
+    options: dict  # "noise.alpha": the argument `alpha` of the part `noise`
 
 
 CONTESTANTS = {

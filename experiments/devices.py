@@ -17,9 +17,8 @@ LAYOUT = {
 def devices_scope(distribution):
     """A scope in which models are made and trained on all devices.
 
-    Args:
-        distribution: `"none"`; `"data"`: each device takes a part of every
-            batch; `"model"`: each has a part of every matrix, JAX only.
+    `"data"`: each takes a part of every batch; `"model"`: each has a part of
+    every matrix, JAX only; or `"none"`.
     """
     if distribution == "none":
         return contextlib.nullcontext()

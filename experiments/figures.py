@@ -36,21 +36,14 @@ def plain(label):
 
 
 def draw_finals(table, results, path):
-    """Draw final losses less those of the reference; nothing without them.
-
-    Args:
-        table: `search.Table`.
-        results: `run.Results`.
-        path: Of the PNG.
-    """
+    """Draw final losses less those of the reference; nothing without them."""
     frame, runs = compared(table, results)
     if table.reference not in frame:
         return
     above = differences(frame, table.reference)
     order = above.mean().sort_values(ascending=False).index
-    figure = Figure(
-        figsize=(7.2, 1.6 + 0.42 * len(order)), layout="constrained"
-    )
+    size = (7.2, 1.6 + 0.42 * len(order))
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     labels = []
     for y, label in enumerate(order):
@@ -88,13 +81,7 @@ def draw_row(axes, y, values, colour):
 
 
 def draw_widths(grids, results, path):
-    """Draw losses by rate: a panel for each optimizer, a curve for each width.
-
-    Args:
-        grids: `search.Grid`s whose rows are widths.
-        results: `run.Results`.
-        path: Of the PNG.
-    """
+    """Draw losses by rate: a panel for an optimizer, a curve for a width."""
     frames = {grid.caption: by_value(grid, results) for grid in grids}
     frames = {name: frame for name, frame in frames.items() if len(frame)}
     if not frames:

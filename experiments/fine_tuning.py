@@ -18,12 +18,7 @@ from experiments.tasks import base_of
 
 
 def pretrained_weights(base, cache):
-    """The weights that a run ends with, trained unless `cache` has them.
-
-    Args:
-        base: A run of a language model.
-        cache: Folder with the tokens.
-    """
+    """The weights that a run ends with, trained unless `cache` has them."""
     path = cache / "weights" / f"{base.id}.npz"
     if not path.exists():
         weights, _ = language.train_weights(base, cache)
@@ -38,24 +33,15 @@ def pretrained_weights(base, cache):
 def make(run, weights=None):
     """The model with the weights of its base, and LoRA if asked for.
 
-    Args:
-        run: The run.
-        weights: Arrays, in the order of the model's; None for its structure
-            alone.
+    Without weights it is the structure alone.
     """
     model = language.make(base_of(run))
     if weights is not None:
-        for variable, value in zip(
-            model.trainable_variables, weights, strict=True
-        ):
-            variable.assign(value)
+        language.assign(model, weights)
     if run.rank:
-        (backbone,) = (
-            layer
-            for layer in model.layers
-            if isinstance(layer, keras_hub.models.Backbone)
-        )
-        backbone.enable_lora(run.rank)
+        backbone = keras_hub.models.Backbone
+        (found,) = (one for one in model.layers if isinstance(one, backbone))
+        found.enable_lora(run.rank)
     return model
 
 
@@ -63,7 +49,6 @@ class FineTuner(language.Learner):
     """Fine-tuning runs of one optimizer and set of trained weights."""
 
     def make(self, run):
-        """A model of the run's, for its structure."""
         return make(run)
 
     def assign_roles(self, run):
@@ -84,12 +69,7 @@ def learner_of(alike):
 
 
 def train(run, cache):
-    """The result of a run, as JSON has it.
-
-    Args:
-        run: The run.
-        cache: Folder with the tokens.
-    """
+    """The result of a run, as JSON has it."""
     old = texts.load(texts.BASE, cache)
     new = texts.load(run.text, cache, vocabulary_of=texts.BASE)
     weights = pretrained_weights(base_of(run), cache)

@@ -40,7 +40,12 @@ def load_digits(seed):
 
 def load_cifar100(seed=None):
     """50,000 training and 10,000 test images; the split is CIFAR's own."""
-    (x_train, y_train), (x_test, y_test) = keras.datasets.cifar100.load_data()
+    return of_keras(keras.datasets.cifar100.load_data())
+
+
+def of_keras(data):
+    """From ((x, y), (x, y)), for training and testing."""
+    (x_train, y_train), (x_test, y_test) = data
     return normalize(x_train, y_train.ravel(), x_test, y_test.ravel())
 
 
@@ -54,36 +59,27 @@ def normalize(x_train, y_train, x_test, y_test):
     return Images(x_train, y_train, x_test, y_test)
 
 
-def load_fashion_mnist(folder):
-    """Fashion-MNIST from a folder that has it, or as Keras downloads it."""
-    path = folder / "fashion_mnist.npz"
-    if path.exists():
-        with np.load(path) as arrays:
-            parts = [
-                arrays[f"{kind}_{part}"]
-                for part in ("train", "test")
-                for kind in ("x", "y")
-            ]
-    else:
-        train_part, test_part = keras.datasets.fashion_mnist.load_data()
-        parts = [*train_part, *test_part]
-    x_train, y_train, x_test, y_test = parts
-    return normalize(x_train[..., None], y_train, x_test[..., None], y_test)
-
-
-LOADERS = {
-    "digits": load_digits,
-    "cifar100": load_cifar100,
-    "fashion_mnist": load_fashion_mnist,
-}
+LOADERS = {"digits": load_digits, "cifar100": load_cifar100}
 
 
 @functools.cache
 def load(name, folder):
-    """The images of a run; arguments: a key of `LOADERS`, and a cache."""
-    if name == "fashion_mnist":
-        return load_fashion_mnist(folder)
-    return LOADERS[name](seed=1)  # of the split
+    """The images of a run: a key of `LOADERS`, or Fashion-MNIST.
+
+    That is from the folder if it has it, or else as Keras downloads it.
+    """
+    if name != "fashion_mnist":
+        return LOADERS[name](seed=1)  # of the split
+    path = folder / "fashion_mnist.npz"
+    if path.exists():
+        with np.load(path) as file:
+            data = [
+                (file[f"x_{part}"], file[f"y_{part}"])
+                for part in ("train", "test")
+            ]
+    else:
+        data = keras.datasets.fashion_mnist.load_data()
+    return of_keras([(x[..., None], y) for x, y in data])
 
 
 def held_out(images):

@@ -131,13 +131,8 @@ def make_stopwatch(seconds):
 def fit(images, preset, make, learning_rate, seed, **options):
     """The CNN, trained from a seed's weights, and its history.
 
-    Args:
-        images: `image_data.Images`.
-        preset: A `Preset`.
-        make: Function of a schedule that makes the optimizer.
-        learning_rate: The first of the schedule.
-        seed: Of the weights and the batches.
-        **options: As `Model.fit`.
+    `make` makes the optimizer of a schedule, which starts at the learning
+    rate; `options` are those of `Model.fit`.
     """
     keras.utils.set_random_seed(seed)
     model = make_model(images, preset.widths)
@@ -190,12 +185,7 @@ def accuracy(model, x, y):
 
 
 def train(run, cache):
-    """The result of a run of the table, as JSON has it.
-
-    Args:
-        run: Of kind "images".
-        cache: Folder that may have the images.
-    """
+    """The result of a run, as JSON has it; `cache` may have the images."""
     images = load(run.images, cache)
     if run.judged_by == "held_out":
         images = held_out(images)
@@ -228,9 +218,7 @@ def train(run, cache):
 
 
 def parse(argv):
-    parser = argparse.ArgumentParser(
-        description="Train the airbench CNN with LANTON and SGD."
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--dataset", choices=PRESETS, default="digits")
     add(

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+import keras_lanton
 from experiments import batches
 from experiments import texts
 from experiments.models import make_model
@@ -57,9 +58,7 @@ def preset_of(run):
 def count_steps(run, weights):
     """Steps of a run, a multiple of `CHUNK` if a budget says them.
 
-    Args:
-        run: The run.
-        weights: Trained weights of the model, all of them.
+    `weights` is the number of the model's trained weights, all of them.
     """
     if run.target is not None:
         return run.most_blocks // run.batch_size
@@ -82,10 +81,7 @@ def chunk_of(run, steps):
 def rates_of(rate, steps, warmup=None):
     """Each step's rate: linear warm-up, then a cosine to 0, float32.
 
-    Args:
-        rate: The peak rate.
-        steps: All of them.
-        warmup: Share of the steps; None for `WARMUP`.
+    `warmup` is a share of the steps; None for `WARMUP`.
     """
     warmup = max(1, round((WARMUP if warmup is None else warmup) * steps))
     step = np.arange(steps)
@@ -124,8 +120,6 @@ def separate_normalizations(model):
 
 
 def behind_barrier(call):
-    """The `call` of a layer, after a barrier for its input."""
-
     @functools.wraps(call)
     def separate(inputs, *args, **kwargs):
         return call(jax.lax.optimization_barrier(inputs), *args, **kwargs)
@@ -220,19 +214,15 @@ class Learner:
         wanted = run.validation_blocks or VALIDATION_BLOCKS
         rows = np.linspace(0, count - 1, wanted).astype(int)
         losses = [
-            self.validate(*state[:2], blocks(text.validation, some))
+            self.validate(
+                *state[:2], batches.blocks_of(text.validation, some, CONTEXT)
+            )
             for some in np.split(rows, max(1, wanted // 64))
         ]
         return float(np.mean(losses))
 
     def take_steps(self, state, text, run):
-        """The state after a run; losses of its steps, and what it looked at.
-
-        Args:
-            state: From `start`.
-            text: `texts.Text`.
-            run: The run.
-        """
+        """The state after a run, from that of `start`, and its `Looks`."""
         steps = count_steps(run, self.weights)
         stride = chunk_of(run, steps)
         whole = run.target is not None  # of its chunks, and beyond the steps
@@ -261,12 +251,7 @@ class Looks:
         self.losses, self.steps, self.reports = [], [], []
 
     def at(self, step, state):
-        """Look at the validation loss, and at the noise where it is measured.
-
-        Args:
-            step: Steps so far.
-            state: Of the learner.
-        """
+        """Look at the loss, and at the noise where it is measured."""
         if self.run.target is None and (self.run.every is None or not step):
             return
         loss = self.learner.validation_loss(state, self.run, self.text)
@@ -350,14 +335,8 @@ def summary(reports):
         np.concatenate([one[name] for one in reports])
         for name in ("noise", "ratio")
     )
-    figures = (
-        noise.min(),
-        noise.mean(),
-        noise.max(),
-        ratio.mean(),
-        ratio.std(),
-    )
-    return [float(f"{x:.4g}") for x in figures]
+    figures = [noise.min(), noise.mean(), noise.max(), ratio.mean()]
+    return [float(f"{x:.4g}") for x in (*figures, ratio.std())]
 
 
 def with_rate(optimizer, slots, rate):
@@ -368,17 +347,11 @@ def with_rate(optimizer, slots, rate):
     ]
 
 
-def blocks(tokens, rows):
-    """Blocks with the token that follows, `(blocks, CONTEXT + 1)`."""
-    starts = np.asarray(rows)[:, None] * CONTEXT
-    return tokens[starts + np.arange(CONTEXT + 1)]
-
-
 def chunk_tokens(text, run, first, stop):
     """Blocks of some steps, `(steps, batch, CONTEXT + 1)`."""
     count = batches.count_blocks(text.training, CONTEXT)
     rows = batches.training_rows(first, stop, count, run.batch_size, run.seed)
-    found = blocks(text.training, rows)
+    found = batches.blocks_of(text.training, rows, CONTEXT)
     return found.reshape(stop - first, run.batch_size, -1)
 
 
@@ -399,17 +372,40 @@ def learner_of(alike):
 
 
 def train(run, cache):
-    """The result of a run, as JSON has it.
+    """The result of a run, as JSON has it; `cache` has the tokens.
 
-    Args:
-        run: The run.
-        cache: Folder with the tokens.
+    One of kind "advice" tells what `advise_batch_size` says at its end.
     """
-    return train_weights(run, cache)[1]
+    weights, result = train_weights(run, cache)
+    if run.kind == "advice":
+        result["advice"] = advise(run, weights, cache)
+    return result
+
+
+def advise(run, weights, cache):
+    model = make(run)
+    assign(model, weights)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("sgd", loss=loss)
+    text, steps = texts.load(run.text, cache), run.noise_steps
+    tokens = chunk_tokens(text, run.replace(seed=run.seed + 1), 0, steps)
+    advice = keras_lanton.advise_batch_size(
+        model,
+        list(map(batches.inputs_and_targets, tokens)),
+        steps=steps,
+        verbose=False,
+    )
+    return dataclasses.asdict(advice)
+
+
+def assign(model, weights):
+    """Give trained variables their values, in their order."""
+    for variable, value in zip(model.trainable_variables, weights, strict=True):
+        variable.assign(value)
 
 
 def train_weights(run, cache):
-    """The weights after a run, and its result; arguments as `train`."""
+    """The weights after a run, and its result."""
     learner = learner_of(run.alike())
     text = texts.load(run.text, cache, run.vocabulary)
     started = time.perf_counter()

@@ -49,13 +49,7 @@ def make_optimizer(name, learning_rate, experiment="gpt2_small", **kwargs):
 
 @keras.saving.register_keras_serializable(package="experiments")
 class AdamWOfTables(keras.optimizers.AdamW):
-    """AdamW with a learning rate of its own for embeddings.
-
-    Args:
-        *args: As `keras.optimizers.AdamW`.
-        table_factor: The rate of embeddings over the learning rate.
-        **kwargs: As `keras.optimizers.AdamW`.
-    """
+    """AdamW whose rate for embeddings is `table_factor` times the others'."""
 
     def __init__(self, *args, table_factor=1.0, **kwargs):
         super().__init__(*args, **kwargs)
@@ -68,14 +62,10 @@ class AdamWOfTables(keras.optimizers.AdamW):
 
 
 def construct(method, learning_rate, *, options=(), **kwargs):
-    """The optimizer of a method, with these options.
+    """The optimizer of a method below, with these options.
 
-    Args:
-        method: A name below.
-        learning_rate: Float or schedule.
-        options: Pairs of arguments and values; "noise.alpha" is the argument
-            `alpha` of the part `noise`.
-        **kwargs: More of them, e.g. `global_clipnorm`.
+    The learning rate is a float or a schedule. Options are pairs of arguments
+    and values: "noise.alpha" is the argument `alpha` of the part `noise`.
     """
     classes = {
         "sgd": keras.optimizers.SGD,
@@ -102,9 +92,7 @@ def construct(method, learning_rate, *, options=(), **kwargs):
 def with_parts(make, options):
     """Options in which a part replaces its arguments, as "noise.alpha".
 
-    Args:
-        make: The optimizer's class; the part's other arguments are its own.
-        options: Values by name.
+    The part's other arguments are those that `make` has.
     """
     given, parts = {}, {}
     for name, value in options.items():

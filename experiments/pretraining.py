@@ -55,15 +55,8 @@ def train_each(args, data, source):
     trained = []
     for name, rate in args.rates:
         folder = f"sweep/{name}-{rate:g}" if args.sweep else name
-        run = Run(
-            folder=args.output / folder,
-            preset=args.preset,
-            optimizer=name,
-            learning_rate=rate,
-            steps=steps,
-            seed=args.seed,
-            source=source,
-        )
+        folder = args.output / folder
+        run = Run(folder, args.preset, name, rate, steps, args.seed, source)
         verbose = 0 if args.sweep else "auto"
         with devices_scope(args.distribution):
             trained.append((run, train(run, data, args.resume, verbose)))

@@ -21,20 +21,12 @@ import pandas as pd
 
 from experiments import figures
 from experiments import run as runs
+from experiments import search
 from experiments import sweeps
+from experiments import tables
 from experiments import tasks
 from experiments.contestants import CONTESTANTS
-from experiments.search import MissingRunsError
-from experiments.search import label_of
-from experiments.tables import PLACE
-from experiments.tables import as_frame
-from experiments.tables import comparison
-from experiments.tables import differing
-from experiments.tables import filled
-from experiments.tables import grid_table
-from experiments.tables import grouped
 from experiments.tables import markdown
-from experiments.tables import one_rate_table
 from experiments.tables import with_interval
 
 PAGE = runs.ROOT / "docs" / "evidence.md"
@@ -64,34 +56,28 @@ def cnn(results):
     """Accuracies and training losses of the CNN."""
     rows, table = [], sweeps.CNN
     for label, run in table.decide(results)[0]:
-        lines = {
-            seed: line
-            for seed in table.seeds
-            if (line := results.get(run.replace(seed=seed)))
-        }
-        percent = pd.Series(
-            {s: 100 * line["accuracies"][-1] for s, line in lines.items()}
+        lines = results.of_seeds(run, table.seeds)
+        frame = pd.DataFrame.from_dict(lines, orient="index")
+        frame["percent"] = [100 * x[-1] for x in frame["accuracies"]]
+        rows.append((label, run, frame))
+    by_label = {label: frame["percent"] for label, _, frame in rows}
+    cells = []
+    for label, run, frame in sorted(
+        rows, key=lambda x: -x[2]["percent"].mean()
+    ):
+        percent = frame["percent"]
+        above = percent - by_label[table.reference]
+        above = above.dropna() if label != table.reference else ()
+        cells.append(
+            [
+                label,
+                f"{run.learning_rate:g}",
+                str(len(frame)),
+                with_interval(percent, 2),
+                with_interval(above, 2),
+                with_interval(frame["training_loss"]),
+            ]
         )
-        losses = [line["training_loss"] for line in lines.values()]
-        rows.append((label, run, percent, losses))
-    reference = {label: percent for label, _, percent, _ in rows}.get(
-        table.reference
-    )
-    cells = [
-        [
-            label,
-            f"{run.learning_rate:g}",
-            str(len(percent)),
-            with_interval(percent, 2),
-            with_interval((percent - reference).dropna(), 2)
-            if label != table.reference
-            else "",
-            with_interval(losses),
-        ]
-        for label, run, percent, losses in sorted(
-            rows, key=lambda row: -row[2].mean()
-        )
-    ]
     head = ["", "rate", "seeds", "accuracy, %", "difference", "training loss"]
     caption = f"{table.caption}. Reference: {table.reference}."
     return f"{caption}\n\n{markdown(head, cells)}"
@@ -103,7 +89,6 @@ def fine_tuning(results):
     for table in tasks.FINE_TUNING:
         rows = []
         for label, run in table.decide(results)[0]:
-            lines = [results.get(run.replace(seed=s)) for s in table.seeds]
             found = pd.DataFrame(
                 {
                     "new": line["loss"],
@@ -111,17 +96,10 @@ def fine_tuning(results):
                     "learned": line["before"][0] - line["loss"],
                     "forgotten": line["old_loss"] - line["before"][1],
                 }
-                for line in lines
-                if line is not None
+                for line in results.of_seeds(run, table.seeds).values()
             )
-            rows.append(
-                [
-                    label,
-                    f"{run.learning_rate:g}",
-                    str(len(found)),
-                    *(with_interval(found[name]) for name in found),
-                ]
-            )
+            row = [label, f"{run.learning_rate:g}", str(len(found))]
+            rows.append([*row, *(with_interval(found[x]) for x in found)])
         head = ["", "rate", "seeds", "new loss", "old loss"]
         head += ["learned", "forgotten"]
         parts.append(f"{table.caption}.\n\n{markdown(head, rows)}")
@@ -149,6 +127,10 @@ def repeats(results):
     return markdown(head, cells)
 
 
+def listed(values):
+    return ", ".join(f"{value:g}" for value in values)
+
+
 def searches(results):
     """What the searches tried, and what they found."""
     rows = []
@@ -158,18 +140,15 @@ def searches(results):
         fields = {"judged_by": "held_out"} if images else {}
         try:
             found = sweeps.search_of(name, **fields)(results)
-        except MissingRunsError:
+        except search.MissingRunsError:
             continue
         best, own = found[0], CONTESTANTS[name].options
         changed = [f"`{k}` {v:g}" for k, v in best.options if own[k] != v]
-        tried = [
-            f"`{argument}` {', '.join(f'{v:g}' for v in values)}"
-            for argument, values in space
-        ]
+        tried = [f"`{argument}` {listed(values)}" for argument, values in space]
         rows.append(
             [
-                label_of(name) + (", CNN" if images else ""),
-                ", ".join(f"{rate:g}" for rate in rates),
+                search.label_of(name) + (", CNN" if images else ""),
+                listed(rates),
                 "; ".join(tried),
                 str(len(found)),
                 f"{best.learning_rate:g}",
@@ -231,9 +210,9 @@ def starts(results):
     known = {line["id"] for line in measured}
     rows = []
     for section in TEMPLATE.read_text().split("\n## ")[1:]:
-        places = set(PLACE.findall(section)) & set(TABLES)
-        tables = [table for place in places for table in TABLES[place]]
-        behind = known & {x.id for t in tables for x in t.runs(results)}
+        places = set(tables.PLACE.findall(section)) & set(TABLES)
+        some = [table for place in places for table in TABLES[place]]
+        behind = known & {x.id for t in some for x in t.runs(results)}
         if behind:
             count = f"{len(behind & doubtful)} of {len(behind)}"
             rows.append([section.splitlines()[0], count])
@@ -250,7 +229,9 @@ def starts(results):
 BODIES = {
     "cnn": cnn,
     "fine_tuning": fine_tuning,
-    "one_rate": lambda results: one_rate_table(sweeps.DEFAULT_RATE, results),
+    "one_rate": lambda results: tables.one_rate_table(
+        sweeps.DEFAULT_RATE, results
+    ),
     "repeats": repeats,
     "searches": searches,
     "ended": ended,
@@ -259,35 +240,26 @@ BODIES = {
 }
 
 
-def shown(tables):
+def shown(some):
     """A function of results: tables as Markdown."""
-    if hasattr(tables[0], "decide"):
-        return lambda results: comparison(tables, results)
-    return lambda results: "\n\n".join(grid_table(x, results) for x in tables)
-
-
-TABLE_BODIES = {place: shown(tables) for place, tables in TABLES.items()}
+    if hasattr(some[0], "decide"):
+        return lambda results: tables.comparison(some, results)
+    return lambda results: "\n\n".join(
+        tables.grid_table(one, results) for one in some
+    )
 
 
 # -- The page ----------------------------------------------------------------
 
 
 def page(results):
-    """The page's text.
-
-    Args:
-        results: `run.Results`.
-    """
-    return filled(TEMPLATE, {**TABLE_BODIES, **BODIES}, results)
+    """The page's text."""
+    found = {place: shown(some) for place, some in TABLES.items()}
+    return tables.filled(TEMPLATE, {**found, **BODIES}, results)
 
 
 def write(path, results):
-    """Write the page and its pictures.
-
-    Args:
-        path: Of the page.
-        results: `run.Results`.
-    """
+    """Write the page and its pictures."""
     path.write_text(page(results))
     figures.draw_finals(sweeps.FINALS, results, path.with_suffix(".png"))
     panels = (sweeps.WIDTHS[0], *sweeps.WIDTHS[2:])
@@ -316,18 +288,10 @@ def main(argv=None):
     if not args.group_by and args.question is None:
         write(args.page, results)
         return
-    frame = as_frame(results, args.question)
-    by = args.group_by or differing(results, args.question)
-    table = grouped(frame, by, args.columns, args.where)
-    with pd.option_context(
-        "display.max_rows",
-        None,
-        "display.max_columns",
-        None,
-        "display.width",
-        0,
-    ):
-        print(table.replace(np.inf, np.nan))
+    frame = tables.as_frame(results, args.question)
+    by = args.group_by or tables.differing(results, args.question)
+    table = tables.grouped(frame, by, args.columns, args.where)
+    print(table.replace(np.inf, np.nan).to_string())
 
 
 if __name__ == "__main__":

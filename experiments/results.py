@@ -49,13 +49,9 @@ def plot(histories, path):
         losses = smooth(history["loss"], 10)
         steps = np.arange(1, len(losses) + 1)
         axes.plot(steps, losses, ":", color=colour)
-        axes.plot(
-            history["validation_step"],
-            history["validation_loss"],
-            color=colour,
-            marker=marker,
-            label=f"{label}\nrate {rate:g}",
-        )
+        found = history["validation_step"], history["validation_loss"]
+        style = {"color": colour, "marker": marker}
+        axes.plot(*found, label=f"{label}\nrate {rate:g}", **style)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.set_title("solid: validation; dotted: training, mean of 10 steps")

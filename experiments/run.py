@@ -27,8 +27,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "runs.jsonl"
 RUNNERS = {
     "language": ("jax", "experiments.language"),
     "fine_tuning": ("jax", "experiments.fine_tuning"),
-    "rate_search": ("jax", "experiments.advisers"),
-    "advice": ("jax", "experiments.advisers"),
+    "advice": ("jax", "experiments.language"),
     "images": ("tensorflow", "experiments.images"),
 }
 # Likewise, of runs that are alike: the module whose `train(runs, cache, turn)`
@@ -38,69 +37,37 @@ SIDE_BY_SIDE = {"language": "experiments.beside"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """All that decides a result. Fields that are None do not apply.
+    """All that decides a result. Fields that are None do not apply."""
 
-    Args:
-        kind: A key of `RUNNERS`, or what trained it once.
-        optimizer: A name of `optimizers.construct`.
-        learning_rate: The peak rate.
-        options: Sorted pairs of the optimizer's arguments and values.
-        seed: Of the initial weights and the order of the batches.
-        model: "gpt2", "llama" or "airbench".
-        size: A key of `language.WIDTHS`.
-        text: A name of `texts`, or None.
-        batch_size: Blocks of 64 tokens, or images.
-        tokens_per_weight: Length of a run, unless `steps` says it.
-        steps: Of a run, whatever the size of the model.
-        initial: "scaled": hidden kernels start by the width; "keras_hub".
-        warmup: Share of the steps, if not `language.WARMUP`.
-        layers: Blocks of the model, if not `language.LAYERS`.
-        vocabulary: Tokens, if not `texts.VOCABULARY`.
-        dtype: Keras' dtype policy, if not float32.
-        every: Steps between two looks at the validation loss and the noise.
-        validation_blocks: If not `language.VALIDATION_BLOCKS`.
-        target: The run has a constant rate, and ends at this loss.
-        most_blocks: It ends without a result after so many.
-        noise_steps: Batches that `advise_batch_size` compares.
-        base: Whose weights fine-tuning starts from.
-        rank: Of LoRA; 0 trains all weights.
-        by_adamw: Regular expression of what AdamW updates; "" for none.
-        images: A name of `image_data.LOADERS`, or None.
-        widths: Channels of the CNN.
-        epochs: Of the CNN.
-        judged_by: "test", or "held_out" of the training images.
-        other_seed: Of a kind that ended: whose noise a run had.
-    """
-
-    kind: str = "language"
-    optimizer: str
-    learning_rate: float
-    options: tuple = ()
-    seed: int = 1
-    model: str = "gpt2"
-    size: str | None = None
-    text: str | None = None
-    batch_size: int
-    tokens_per_weight: float | None = None
-    steps: int | None = None
-    initial: str | None = None
-    warmup: float | None = None
-    layers: int | None = None
-    vocabulary: int | None = None
-    dtype: str | None = None
-    every: int | None = None
-    validation_blocks: int | None = None
-    target: float | None = None
-    most_blocks: int | None = None
-    noise_steps: int | None = None
-    base: str | None = None
-    rank: int | None = None
-    by_adamw: str | None = None
-    images: str | None = None
-    widths: tuple | None = None
-    epochs: int | None = None
-    judged_by: str | None = None
-    other_seed: bool | None = None
+    kind: str = "language"  # a key of `RUNNERS`, or what trained it once
+    optimizer: str  # a name of `optimizers.construct`
+    learning_rate: float  # the peak rate
+    options: tuple = ()  # sorted pairs of the optimizer's arguments and values
+    seed: int = 1  # of the initial weights and the order of the batches
+    model: str = "gpt2"  # or "llama", "airbench"
+    size: str | None = None  # a key of `language.WIDTHS`
+    text: str | None = None  # a name of `texts`
+    batch_size: int  # blocks of 64 tokens, or images
+    tokens_per_weight: float | None = None  # length, unless `steps` says it
+    steps: int | None = None  # whatever the size of the model
+    initial: str | None = None  # "scaled" by the width, or "keras_hub"
+    warmup: float | None = None  # share of the steps, if not `language.WARMUP`
+    layers: int | None = None  # if not `language.LAYERS`
+    vocabulary: int | None = None  # tokens, if not `texts.VOCABULARY`
+    dtype: str | None = None  # Keras' dtype policy, if not float32
+    every: int | None = None  # steps between looks at the loss and the noise
+    validation_blocks: int | None = None  # if not `language.VALIDATION_BLOCKS`
+    target: float | None = None  # a run of a constant rate ends at this loss
+    most_blocks: int | None = None  # it ends without a result after so many
+    noise_steps: int | None = None  # that `advise_batch_size` compares
+    base: str | None = None  # whose weights fine-tuning starts from
+    rank: int | None = None  # of LoRA; 0 trains all weights
+    by_adamw: str | None = None  # regular expression of what AdamW updates
+    images: str | None = None  # a name of `image_data.LOADERS`
+    widths: tuple | None = None  # channels of the CNN
+    epochs: int | None = None  # of the CNN
+    judged_by: str | None = None  # "test", or "held_out" of the training images
+    other_seed: bool | None = None  # of a kind that ended: whose noise it had
 
     def record(self) -> dict:
         """The fields that apply, as JSON has them."""
@@ -142,18 +109,15 @@ class Run:
 
 
 def run_of(record: dict) -> Run:
-    """The run of a record.
+    """The run of a record from `Run.record`."""
 
-    Args:
-        record: From `Run.record`.
-    """
-    given = {k: _as_tuple(v) for k, v in record.items() if k != "options"}
-    options = {k: _as_tuple(v) for k, v in record["options"].items()}
-    return Run(**given, options=tuple(sorted(options.items())))
+    def plain(values):
+        return {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
 
-
-def _as_tuple(value):
-    return tuple(value) if isinstance(value, list) else value
+    options = tuple(sorted(plain(record["options"]).items()))
+    return Run(**{**plain(record), "options": options})
 
 
 class Results:
@@ -165,10 +129,7 @@ class Results:
     their first commit. `"questions"` names what it answers.
     `"doubtful_start"` is true where the run may have started with another
     run's momentum and noise. `"repeat"` marks another result of a run that has
-    a line already.
-
-    Args:
-        path: Of the file; it need not exist.
+    a line already. The file need not exist.
     """
 
     def __init__(self, path: pathlib.Path = RESULTS):
@@ -190,13 +151,13 @@ class Results:
             return None
         return float("inf") if line["loss"] is None else line["loss"]
 
-    def add(self, run: Run, result: dict) -> None:
-        """Append the line of a run.
+    def of_seeds(self, run: Run, seeds: tuple) -> dict:
+        """The lines of a run by seed, where it has run."""
+        lines = {seed: self.get(run.replace(seed=seed)) for seed in seeds}
+        return {seed: line for seed, line in lines.items() if line is not None}
 
-        Args:
-            run: That ended.
-            result: What it measured, as JSON has it.
-        """
+    def add(self, run: Run, result: dict) -> None:
+        """Append the line of a run, with what it measured as JSON has it."""
         line = {"id": run.id, "record": run.record(), **result}
         self.lines.append(line)
         self.by_id[run.id] = line
@@ -210,20 +171,13 @@ class Results:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where runs are trained.
+    """Where runs are trained: folders, and processes."""
 
-    Args:
-        texts: Folder of the texts and of images.
-        cache: Folder of tokens, weights and what JAX has compiled.
-        workers: Processes at once, one core each; 0 for this process.
-        together: Train runs that are alike side by side, for a GPU that the
-            processes share.
-    """
-
-    texts: pathlib.Path = pathlib.Path("texts")
+    texts: pathlib.Path = pathlib.Path("texts")  # and images
+    # Tokens, weights and what JAX has compiled.
     cache: pathlib.Path = pathlib.Path("runs", "evidence")
-    workers: int = os.cpu_count() or 1
-    together: bool = False
+    workers: int = os.cpu_count() or 1  # of a core each; 0: this process
+    together: bool = False  # runs that are alike share a GPU's steps
 
 
 SHARED: dict = {}  # in each process: the cache, and the lock of a GPU
@@ -232,11 +186,8 @@ SHARED: dict = {}  # in each process: the cache, and the lock of a GPU
 def set_up(cache: pathlib.Path, pin: bool, turn: typing.Any) -> None:
     """Prepare a process, before it imports Keras.
 
-    Args:
-        cache: As `Place`.
-        pin: Whether it has one core of its own.
-        turn: A lock of whoever trains on a GPU, or None. Products are then
-            in float32, as on a CPU, not in TensorFloat-32.
+    With `pin` it has one core of its own. `turn` is a lock of whoever trains
+    on a GPU: products are then in float32, as on a CPU, not in TensorFloat-32.
     """
     if turn is not None:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
@@ -304,11 +255,7 @@ def train_missing(
 ) -> None:
     """Train the runs that have no line yet; each leaves its own when it ends.
 
-    Args:
-        wanted: Equal ones run once.
-        results: The table.
-        place: Where.
-        question: What they answer.
+    Equal ones run once. A line names the question that it answers.
     """
     missing = [r for r in dict.fromkeys(wanted) if results.get(r) is None]
     named = [question] if question else []

@@ -34,11 +34,8 @@ def label_of(name):
 def run_for(name, rate, changes=(), **fields):
     """A contestant's run: of a GPT-2, S, on `wiki`, unless fields differ.
 
-    Args:
-        name: Of `CONTESTANTS`; those of the CNN begin with "cnn_".
-        rate: The peak rate.
-        changes: Arguments of the optimizer on top of the contestant's own.
-        **fields: Of `Run`. With `steps` there is no budget.
+    Contestants of the CNN begin with "cnn_". `changes` are arguments of the
+    optimizer on top of the contestant's own. With `steps` there is no budget.
     """
     one = CONTESTANTS[name]
     common = {
@@ -79,11 +76,8 @@ def scaled(run, factor):
 def tune(first, space, results):
     """All runs of a search, the best one first.
 
-    Args:
-        first: Runs at the first rates; see `tune_rate`.
-        space: Pairs of a further argument and its values: each is tried at
-            the best so far.
-        results: So far.
+    From runs at the first rates, as `tune_rate`; then `space` has pairs of a
+    further argument and its values, each of which is tried at the best so far.
 
     Raises:
         MissingRunsError: With the runs that it needs next.
@@ -121,12 +115,8 @@ def best_of_close(runs, results, seeds=CHOOSING):
     """The best of the runs that one seed does not tell apart.
 
     Those within `CLOSE` of the lowest loss are compared by their mean over
-    the seeds. Until all seeds have run, those with the most seeds are.
-
-    Args:
-        runs: With the first of the seeds; those without results are left out.
-        results: So far.
-        seeds: That compare them.
+    the seeds. Until all seeds have run, those with the most seeds are. Runs
+    without results are left out.
 
     Returns:
         The best run, None without results; and the runs that decide further.
@@ -138,14 +128,12 @@ def best_of_close(runs, results, seeds=CHOOSING):
     close = [run for run in ran if results.loss(run) <= lowest + CLOSE]
     if len(close) == 1:
         return close[0], []
-    losses, missing = {run: {} for run in close}, []
-    for run in close:
-        for seed in seeds:
-            again = run.replace(seed=seed)
-            if results.get(again) is None:
-                missing.append(again)
-            else:
-                losses[run][seed] = results.loss(again)
+    again = {run: [run.replace(seed=seed) for seed in seeds] for run in close}
+    missing = [x for some in again.values() for x in some if not results.get(x)]
+    losses = {
+        run: {x.seed: results.loss(x) for x in some if results.get(x)}
+        for run, some in again.items()
+    }
     most = max(map(len, losses.values()))
     first = [run for run in close if len(losses[run]) == most]
     shared = set.intersection(*(set(losses[run]) for run in first))
@@ -164,10 +152,8 @@ def fixed(*rows):
 def at_best(runs, **changes):
     """Rows at the best of some runs so far, by `best_of_close`.
 
-    Args:
-        runs: By label.
-        **changes: Fields of the rows, e.g. another text than the one that
-            the rates are chosen on.
+    `runs` are by label; `changes` are fields of the rows, e.g. another text
+    than the one that the rates are chosen on.
     """
 
     def decide(results):
@@ -185,9 +171,7 @@ def at_best(runs, **changes):
 def searched(searches, **changes):
     """Rows at the best of searches that have ended.
 
-    Args:
-        searches: By label: functions of results, as `tune`.
-        **changes: Fields of the rows.
+    `searches` has by label functions of results, as `tune`.
     """
 
     def decide(results):
@@ -220,21 +204,15 @@ def all_of(*some):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Optimizers beside each other, on the same weights and batches.
+    """Optimizers beside each other, on the same weights and batches."""
 
-    Args:
-        caption: What all rows share.
-        decide: See `Decide`.
-        seeds: Of each row.
-        reference: Label of the row that the others are compared with.
-        curve: Label of the row that is trained to other lengths too, so that
-            differences in loss can be told in tokens; or None.
-    """
-
-    caption: str
+    caption: str  # what all rows share
     decide: Decide
-    seeds: tuple = CHOOSING
+    seeds: tuple = CHOOSING  # of each row
+    # Label of the row that the others are compared with.
     reference: str = label_of("lanton")
+    # Label of the row that is trained to other lengths too, so that
+    # differences in loss can be told in tokens.
     curve: str | None = None
 
     def runs(self, results):
@@ -253,21 +231,13 @@ class Table:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Losses by one argument, a column for each of its values.
+    """Losses by one argument, a column for each of its values."""
 
-    Args:
-        caption: What all rows share.
-        rows: Pairs of a label and a run, one for each value.
-        by: A field of `Run`, or an argument of the optimizer.
-        of: What the rows are, at the head of their column.
-        seeds: A loss is the mean over them.
-    """
-
-    caption: str
-    rows: tuple
-    by: str = "learning_rate"
-    of: str = ""
-    seeds: tuple = (1,)
+    caption: str  # what all rows share
+    rows: tuple  # pairs of a label and a run, one for each value
+    by: str = "learning_rate"  # a field of `Run`, or the optimizer's argument
+    of: str = ""  # what the rows are, at the head of their column
+    seeds: tuple = (1,)  # a loss is the mean over them
 
     def value(self, run):
         """The run's value of the argument."""

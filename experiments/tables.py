@@ -41,10 +41,8 @@ def with_interval(values, digits=4):
 def best_rate(losses):
     """The lowest point of a parabola through the best three, over log(rate).
 
-    None where the best is the lowest or the highest that ran.
-
-    Args:
-        losses: A series by rate, rising.
+    None where the best is the lowest or the highest that ran. `losses` is a
+    series by rate, rising.
     """
     at = int(np.argmin(losses))
     if at in (0, len(losses) - 1):
@@ -57,12 +55,9 @@ def best_rate(losses):
 def window(losses, margin=0.01):
     """The highest good rate over the lowest, and whether that is all there is.
 
-    A rate is good if its loss is within `margin` of the lowest; between two
-    rates the loss is linear in the logarithm of the rate.
-
-    Args:
-        losses: A series by rate, rising; not all finite.
-        margin: A share of the lowest loss.
+    A rate is good if its loss is within a share of `margin` of the lowest;
+    between two rates the loss is linear in the logarithm of the rate. `losses`
+    is a series by rate, rising; not all finite.
     """
     x, y = np.log(losses.index.to_numpy(float)), losses.to_numpy(float)
     limit, best = y.min() * (1 + margin), int(y.argmin())
@@ -86,11 +81,8 @@ def token_ratio(loss, curve):
     """Tokens of a run over those that the reference needs for its loss.
 
     Linear in the logarithm of the tokens, and beyond the shortest and the
-    longest along the nearest two.
-
-    Args:
-        loss: Of the run.
-        curve: The reference's losses by length, in lengths of the run.
+    longest along the nearest two. `curve` has the reference's losses by
+    length, in lengths of the run.
     """
     lengths = sorted(curve)
     x, y = np.log(lengths), np.array([curve[one] for one in lengths])
@@ -105,10 +97,6 @@ def token_ratio(loss, curve):
 def as_frame(results, question=None):
     """A row for each run, a column for each field and argument.
 
-    Args:
-        results: `run.Results`.
-        question: As lines name it; None for all runs.
-
     Raises:
         ValueError: If no run answers the question.
     """
@@ -116,9 +104,9 @@ def as_frame(results, question=None):
     for line in results.lines:
         if question is None or question in line["questions"]:
             record = dict(line["record"])
-            options = {k: _plain(v) for k, v in record.pop("options").items()}
-            rest = {k: _plain(v) for k, v in line.items() if k != "record"}
-            rows.append({**record, **options, **rest})
+            rest = {**record.pop("options"), **line}
+            del rest["record"]
+            rows.append({**record, **{k: _plain(v) for k, v in rest.items()}})
     if not rows:
         raise ValueError(
             "`question` must be one that lines of the results name. Received: "
@@ -152,10 +140,8 @@ def grouped(frame, by, columns=(), where=""):
     names = [*by, *columns]
     unknown = [name for name in names if name not in frame]
     if unknown:
-        raise ValueError(
-            f"columns must be among {sorted(frame.columns)}. Received: "
-            f"{unknown}"
-        )
+        known = sorted(frame.columns)
+        raise ValueError(f"columns must be among {known}. Received: {unknown}")
     groups = some.groupby(names, dropna=False)["loss"]
     if columns:
         return groups.mean().unstack([*columns])
@@ -164,27 +150,20 @@ def grouped(frame, by, columns=(), where=""):
     )
 
 
+def by_seed(results, run, seeds):
+    """A series of the losses of a run, where it has run."""
+    ran = [run.replace(seed=seed) for seed in results.of_seeds(run, seeds)]
+    return pd.Series({one.seed: results.loss(one) for one in ran}, dtype=float)
+
+
 def compared(table, results):
-    """A table's losses: a row for each seed, a column for each label.
+    """A table's losses, and its runs by label.
 
-    Args:
-        table: `search.Table`.
-        results: `run.Results`.
-
-    Returns:
-        The frame, and the runs by label.
+    The losses have a row for each seed and a column for each label.
     """
     rows = dict(table.decide(results)[0])
     losses = {
-        label: pd.Series(
-            {
-                seed: loss
-                for seed in table.seeds
-                if (loss := results.loss(run.replace(seed=seed))) is not None
-            },
-            dtype=float,
-        )
-        for label, run in rows.items()
+        label: by_seed(results, run, table.seeds) for label, run in rows.items()
     }
     frame = pd.DataFrame(losses).dropna(axis="columns", how="all")
     return frame, {label: rows[label] for label in frame}
@@ -198,26 +177,18 @@ def differences(frame, reference):
 def tokens(frame, table, results):
     """Tokens for equal loss, over those of the table's reference.
 
-    Told by the table's curve, as if others' were parallel to it.
-
-    Returns:
-        A frame like `frame`, of the seeds whose curve has two lengths; or
-        None.
+    Told by the table's curve, as if others' were parallel to it. A frame like
+    `frame`, of the seeds whose curve has two lengths; or None.
     """
     reference = dict(table.decide(results)[0]).get(table.curve)
     if reference is None:
         return None
+    curves = pd.DataFrame(
+        {x: by_seed(results, scaled(reference, x), frame.index) for x in CURVE}
+    )
     ratios = {}
-    for seed in frame.index:
-        curve = {
-            factor: loss
-            for factor in CURVE
-            if (
-                loss := results.loss(
-                    scaled(reference, factor).replace(seed=seed)
-                )
-            )
-        }
+    for seed, losses in curves.iterrows():
+        curve = dict(losses.dropna())
         if len(curve) > 1:
             one = frame.loc[seed].dropna()
             ratios[seed] = one.map(lambda x, c=curve: token_ratio(x, c))
@@ -228,17 +199,12 @@ def tokens(frame, table, results):
 
 
 def by_value(grid, results):
-    """A grid's mean losses: a row for each label, a column for each value.
-
-    Args:
-        grid: `search.Grid`.
-        results: `run.Results`.
-    """
+    """A grid's mean losses: a row for each label, a column for each value."""
     rows = []
     for label, run in grid.rows:
-        losses = [results.loss(run.replace(seed=seed)) for seed in grid.seeds]
-        if None not in losses:
-            rows.append((label, grid.value(run), np.mean(losses)))
+        losses = by_seed(results, run, grid.seeds)
+        if len(losses) == len(grid.seeds):
+            rows.append((label, grid.value(run), np.mean([*losses])))
     frame = pd.DataFrame(rows, columns=["label", "value", "loss"])
     order = list(dict.fromkeys(frame["label"]))
     return frame.pivot(index="label", columns="value", values="loss").loc[order]
@@ -252,10 +218,8 @@ PLACE = re.compile(r"\{\{ (\w+) \}\}")
 def filled(template, bodies, results):
     """The text of a page.
 
-    Args:
-        template: Path of its text, with `{{ name }}` in places.
-        bodies: By name: functions of results that give Markdown.
-        results: `run.Results`.
+    `template` is the path of its text, with `{{ name }}` in places; `bodies`
+    has by name functions of results that give Markdown.
     """
     text = template.read_text()
     text = PLACE.sub(lambda place: bodies[place[1]](results), text)
@@ -271,10 +235,7 @@ def markdown(head, rows):
 def comparison(tables, results, head="setting"):
     """Tables of one kind as one: a row for each optimizer of each table.
 
-    Args:
-        tables: `search.Table`s.
-        results: `run.Results`.
-        head: Above the captions.
+    `head` is above the captions.
     """
     rows, with_tokens = [], any(table.curve for table in tables)
     several = len(tables) > 1
@@ -286,32 +247,24 @@ def comparison(tables, results, head="setting"):
         ratios = tokens(frame, table, results)
         for label in frame.mean().sort_values().index:
             found = above[label].dropna()
+            other = label != table.reference
             row = [
                 *([table.caption] if several else []),
                 label,
                 f"{by_label[label].learning_rate:g}",
                 str(frame[label].count()),
                 with_interval(frame[label].dropna()),
+                with_interval(found) if other else "",
+                f"{(found > 0).sum()} of {len(found)}" if other else "",
             ]
-            other = label != table.reference
-            row.append(with_interval(found) if other else "")
-            row.append(f"{(found > 0).sum()} of {len(found)}" if other else "")
             if with_tokens:
-                show = ratios is not None and other
-                row.append(
-                    with_interval(ratios[label].dropna(), 2) if show else ""
-                )
+                told = ratios is not None and other
+                many = ratios[label].dropna() if told else []
+                row.append(with_interval(many, 2))
             rows.append(row)
     names = dict.fromkeys(table.reference for table in tables)
-    columns = [
-        *([head] if several else []),
-        "",
-        "rate",
-        "seeds",
-        "loss",
-        f"above {', '.join(names)}",
-        "seeds above",
-    ]
+    columns = [*([head] if several else []), "", "rate", "seeds", "loss"]
+    columns += [f"above {', '.join(names)}", "seeds above"]
     shown = markdown([*columns, *(["tokens"] if with_tokens else [])], rows)
     return shown if several else f"{tables[0].caption}.\n\n{shown}"
 

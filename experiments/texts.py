@@ -58,22 +58,17 @@ def documents(name, folder):
 
 
 def path_of(name, cache, vocabulary=None, vocabulary_of=None):
-    """The file of a text's tokens; arguments as `prepare`."""
+    """The file of a text's tokens; see `prepare`."""
     by = "" if vocabulary_of in (None, name) else f"_by_{vocabulary_of}"
     file = f"{name}_{vocabulary or VOCABULARY}{by}.npz"
     return pathlib.Path(cache) / "texts" / file
 
 
 def prepare(name, folder, cache, vocabulary=None, vocabulary_of=None):
-    """Tokenize a text into the folder `cache`, unless it is there.
+    """Tokenize a text of `folder` into `cache`, unless it is there.
 
-    Args:
-        name: Of the text.
-        folder: Has the texts.
-        cache: Another folder.
-        vocabulary: Number of tokens; None for `VOCABULARY`.
-        vocabulary_of: Name of the text that the vocabulary is learned on;
-            None for the text itself.
+    The vocabulary is the number of tokens, `VOCABULARY` if None;
+    `vocabulary_of` is the text that it is learned on, the text itself if None.
     """
     path = path_of(name, cache, vocabulary, vocabulary_of)
     if path.exists():

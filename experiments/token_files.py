@@ -78,15 +78,10 @@ def progress_bar(folder, documents, index, limit):
 def write(folder, open_stream, tokenize, source, limit=None):
     """Tokenize into `folder` what it does not hold yet.
 
-    With a higher `limit` than last time it adds the tokens that are missing.
-
-    Args:
-        folder: A `pathlib.Path`; made if need be.
-        open_stream: Function of a number n, called only if documents are
-            missing: an iterable over the texts without the first n.
-        tokenize: Function of a list of texts: one array of all their tokens.
-        source: All that the tokens depend on, as JSON has it.
-        limit: Number of tokens after which it stops; None: all.
+    With a higher `limit` of tokens than last time it adds what is missing.
+    `open_stream(n)`, called only then, gives the texts without the first n,
+    `tokenize` one array of all tokens of a list of texts; `source` is all that
+    the tokens depend on, as JSON has it.
 
     Raises:
         ValueError: If the folder's tokens are those of another source.

@@ -61,14 +61,12 @@ def make_scheduled_optimizer(run):
     """
     preset, count = run.preset, run.preset.accumulate
     steps, warmup = run.steps, warmup_steps(preset, run.steps)
+    schedule = make_schedule(
+        run.learning_rate, steps * count, warmup * count, preset.minimum_ratio
+    )
     return make_optimizer(
         run.optimizer,
-        make_schedule(
-            run.learning_rate,
-            steps * count,
-            warmup * count,
-            preset.minimum_ratio,
-        ),
+        schedule,
         preset.experiment,
         gradient_accumulation_steps=count if count > 1 else None,
     )
@@ -150,11 +148,9 @@ def make_recorder(run, model, history):
     return Recorder()
 
 
-def make_monitors(optimizer, every=10, csv=None):
+def make_monitors(optimizer, **options):
     """A NoiseMonitor for Lanton, none for other optimizers."""
-    if optimizer not in LANTONS:
-        return []
-    return [NoiseMonitor(every=every, csv=csv)]
+    return [NoiseMonitor(**options)] if optimizer in LANTONS else []
 
 
 def draw_monitors(monitors, path):
@@ -222,7 +218,9 @@ def train(run, data, resuming=False, verbose="auto"):
             return history
     model, trainer, history, step = start(run, data, resuming)
     monitors = make_monitors(
-        run.optimizer, 10 * run.preset.accumulate, run.folder / "noise.csv"
+        run.optimizer,
+        every=10 * run.preset.accumulate,
+        csv=run.folder / "noise.csv",
     )
     preset = run.preset
     blocks = batches.count_blocks(data.training, preset.context)

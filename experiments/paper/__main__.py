@@ -15,12 +15,10 @@ import subprocess
 import sys
 
 from experiments.__main__ import make_parser
-from experiments.__main__ import place_of
 from experiments.__main__ import train
 from experiments.paper.sweeps import BY_NAME_ALONE
 from experiments.paper.sweeps import QUESTIONS
 from experiments.run import ROOT
-from experiments.run import Results
 
 THEORY = "theory"
 
@@ -45,7 +43,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     chosen = args.questions or [x for x in names if x not in BY_NAME_ALONE]
     runs = [name for name in chosen if name != THEORY]
-    train(runs, QUESTIONS, Results(args.results), place_of(args), args.limit)
+    train(runs, QUESTIONS, args)
     if THEORY in chosen:
         measure_theory()
 

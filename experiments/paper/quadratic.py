@@ -58,17 +58,10 @@ def mean_square():
 
 
 def trajectory(S, steps, *, eta, beta_1, beta_2, alpha, seed, record=False):
-    """Run `Lanton` on the problem.
+    """Run `Lanton` on the problem, T steps from the seed's optimum.
 
-    Args:
-        S: Largest noise of each layer, `(layers,)`.
-        steps: T.
-        eta: Base learning rate.
-        beta_1: Of the momentum.
-        beta_2: Of the noise.
-        alpha: In units of the dual norm.
-        seed: Of the optimum and the noise.
-        record: Whether the noise and the ratios are returned, too.
+    S is the largest noise of each layer, `(layers,)`; alpha is in units of
+    the dual norm.
 
     Returns:
         A dict of arrays `(steps, layers)`: `"norms"`, dual norms of the true

@@ -19,6 +19,7 @@ from experiments.run import RESULTS
 from experiments.run import ROOT
 from experiments.run import Results
 from experiments.styles import STYLES
+from experiments.tables import by_seed
 from experiments.tables import by_value
 from experiments.tables import comparison
 from experiments.tables import filled
@@ -52,13 +53,11 @@ def draw_rates(results, path):
 
 def measured(results):
     """By label: what the measured runs looked at."""
-    rows = dict(sweeps.MEASURED.decide(results)[0])
-    found = {}
-    for label, run in rows.items():
-        line = results.get(run.replace(seed=sweeps.SEEDS[0]))
-        if line is not None:
-            found[label] = line
-    return found
+    found = {
+        label: results.get(run.replace(seed=sweeps.SEEDS[0]))
+        for label, run in sweeps.MEASURED.decide(results)[0]
+    }
+    return {label: line for label, line in found.items() if line is not None}
 
 
 def effective_rates(results):
@@ -119,11 +118,7 @@ def cnn(results):
     """Accuracies of the CNN."""
     rows = []
     for label, run in sweeps.CNN.decide(results)[0]:
-        accuracies = [
-            100 * (1 - loss)
-            for seed in sweeps.SEEDS
-            if (loss := results.loss(run.replace(seed=seed))) is not None
-        ]
+        accuracies = 100 * (1 - by_seed(results, run, sweeps.SEEDS))
         cells = [label, f"{run.learning_rate:g}", with_interval(accuracies, 2)]
         rows.append((np.mean(accuracies), cells))
     head = ["optimizer", "best rate", "test accuracy, %"]

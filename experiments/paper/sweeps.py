@@ -10,6 +10,7 @@ from experiments.run import Run
 from experiments.search import Grid
 from experiments.search import Table
 from experiments.search import at_best
+from experiments.search import fixed
 from experiments.styles import STYLES
 
 STEPS, WARMUP = 250, 25
@@ -69,15 +70,7 @@ def around(rate, count=4):
 
 
 def run_of(method, rate, changes=(), model="gpt2", **fields):
-    """A run of a language model.
-
-    Args:
-        method: A key of `SECOND`.
-        rate: The peak rate.
-        changes: More arguments of the optimizer.
-        model: "gpt2" or "llama".
-        **fields: Of `Run`.
-    """
+    """A run of a language model; `changes` are arguments of the optimizer."""
     options = {
         **dict(hyperparameters.options(method, EXPERIMENTS[model])),
         **OPTIONS.get(method, {}),
@@ -157,17 +150,9 @@ BATCH_SIZE = Grid(
     caption="GPT-2, mean over 3 seeds, by batch size",
     by="batch_size",
     rows=tuple(
-        (
-            label,
-            run_of(
-                method,
-                BEST_RATE,
-                batch_size=size,
-                steps=STEPS * 16 // size,
-            ),
-        )
+        (label, run_of(method, BEST_RATE, batch_size=b, steps=STEPS * 16 // b))
         for method, label in BOTH
-        for size in (8, 16, 32, 64)
+        for b in (8, 16, 32, 64)
     ),
     seeds=SEEDS,
 )
@@ -191,24 +176,20 @@ def reference(name, accumulate=None, **fields):
     return run_of("lanton", BEST_RATE, changes, **fields)
 
 
+TWICE = {"batch_size": 32, "steps": STEPS // 2}
 REFERENCES = Table(
     caption="GPT-2, equal numbers of samples",
-    decide=lambda results: (
-        [
-            ("Option I", reference("previous_gradient")),
-            (
-                "Option II, halves of the batch",
-                reference("independent_gradient", 2),
-            ),
-            (
-                "Option II, two batches, half the steps",
-                reference(
-                    "independent_gradient", 2, batch_size=32, steps=STEPS // 2
-                ),
-            ),
-            ("momentum as reference", reference("momentum")),
-        ],
-        [],
+    decide=fixed(
+        ("Option I", reference("previous_gradient")),
+        (
+            "Option II, halves of the batch",
+            reference("independent_gradient", 2),
+        ),
+        (
+            "Option II, two batches, half the steps",
+            reference("independent_gradient", 2, **TWICE),
+        ),
+        ("momentum as reference", reference("momentum")),
     ),
     reference="Option I",
 )

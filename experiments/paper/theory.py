@@ -118,17 +118,10 @@ def check_lemmas(scale):
     low = ((a2 + h * least / 2) / (a2 + 1.5 * h * M)) ** 0.25
     high = ((a2 + 1.5 * h * least) / (a2 + h * M / 2)) ** 0.25
     surely_low = (a2 / (a2 + 4 * S**2)) ** 0.25
+    given = {"eta": 0.02, "beta_1": 0.9, "beta_2": scale.beta_2}
+    given |= {"alpha": ALPHA, "record": True}
     runs = [
-        trajectory(
-            S,
-            scale.lemma_steps,
-            eta=0.02,
-            beta_1=0.9,
-            beta_2=scale.beta_2,
-            alpha=ALPHA,
-            seed=seed,
-            record=True,
-        )
+        trajectory(S, scale.lemma_steps, seed=seed, **given)
         for seed in range(scale.trials)
     ]
     # (trials, steps, layers)
@@ -174,15 +167,8 @@ def setting(S, steps, method):
 def average_norm(S, steps, method, seed, factor=1):
     """(1 / T) sum_t sum_l ||grad_l f||_*."""
     eta, beta_1, alpha = setting(S, steps, method)
-    run = trajectory(
-        S,
-        steps,
-        eta=factor * eta,
-        beta_1=beta_1,
-        beta_2=0.98,
-        alpha=alpha,
-        seed=seed,
-    )
+    given = {"beta_1": beta_1, "beta_2": 0.98, "alpha": alpha, "seed": seed}
+    run = trajectory(S, steps, eta=factor * eta, **given)
     return float(run["norms"].sum(axis=1).mean())
 
 
@@ -234,12 +220,7 @@ def measure_noise(scale, seeds):
 
 
 def measure(scale, seeds):
-    """The experiment, as JSON has it.
-
-    Args:
-        scale: A `Scale`.
-        seeds: Of the rate and the noise; the lemmas have their own trials.
-    """
+    """The experiment, as JSON has it; the lemmas have seeds of their own."""
     return {
         "scale": dataclasses.asdict(scale),
         "seeds": list(seeds),

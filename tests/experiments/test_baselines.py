@@ -105,10 +105,7 @@ def test_config_round_trip(name):
         ({"multipliers": {"ffn": 1.0}}, "multipliers"),
         ({"multipliers": {"qk": 0.0}}, "multipliers"),
         ({"minimum_learning_rate": 1e-4}, "maximum_learning_rate"),
-        (
-            {"minimum_learning_rate": 1e-4, "maximum_learning_rate": 1e-5},
-            "maximum_learning_rate",
-        ),
+        (LATE | {"maximum_learning_rate": 1e-9}, "maximum_learning_rate"),
     ],
 )
 def test_wrong_argument(options, argument):

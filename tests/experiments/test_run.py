@@ -10,17 +10,15 @@ import sys
 import keras
 import pytest
 
+from experiments import run as runs
+from experiments import search
+from experiments.contestants import CONTESTANTS
+from experiments.optimizers import construct
 from helpers.optimizers import config_of
 from helpers.tiers import logic
+from keras_lanton import Lanton
 
 ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from experiments import run as runs  # noqa: E402
-from experiments import search  # noqa: E402
-from experiments.contestants import CONTESTANTS  # noqa: E402
-from experiments.optimizers import construct  # noqa: E402
-from keras_lanton import Lanton  # noqa: E402
 
 pytestmark = logic
 
@@ -29,19 +27,13 @@ def test_the_id_of_a_run_is_that_of_its_settings():
     run = search.run_for("lanton", 0.01)
     same = dataclasses.replace(run, options=run.options[::-1])
     assert same.id == run.id
-    others = [
-        run.replace(seed=2),
-        run.replace(learning_rate=0.02),
-        run.with_options(beta_1=0.5),
-        run.replace(warmup=0.0),
-    ]
+    changes = ({"seed": 2}, {"learning_rate": 0.02}, {"warmup": 0.0})
+    others = [run.with_options(beta_1=0.5)]
+    others += [run.replace(**one) for one in changes]
     assert len({one.id for one in (run, *others)}) == 5
-
-
-def test_a_record_is_the_run():
-    run = search.run_for("cnn_d_muon", 0.01)
-    record = json.loads(json.dumps(run.record()))
-    assert runs.run_of(record) == run
+    image = search.run_for("cnn_d_muon", 0.01)
+    record = json.loads(json.dumps(image.record()))
+    assert runs.run_of(record) == image
     assert "size" not in record  # fields that do not apply are left out
 
 
@@ -86,24 +78,19 @@ def test_the_committed_results_are_what_their_ids_say():
     assert {line["id"] for line in results.repeats} <= set(results.by_id)
 
 
-@pytest.mark.parametrize("name", list(CONTESTANTS))
-def test_contestants_are_made(name):
-    one = CONTESTANTS[name]
-    optimizer = construct(one.optimizer, 0.01, options=one.options)
-    assert isinstance(optimizer, keras.optimizers.Optimizer)
+def test_contestants_are_made():
+    for one in CONTESTANTS.values():
+        assert construct(one.optimizer, 0.01, options=one.options)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("lanton", lambda: Lanton(5e-3)),
-        ("lanton_without_noise", lambda: Lanton(5e-3, noise=None)),
-    ],
+    ("name", "options"),
+    [("lanton", {}), ("lanton_without_noise", {"noise": None})],
 )
-def test_contestants_with_the_defaults_have_them(name, wanted):
-    one = CONTESTANTS[name]
-    found = config_of(construct("lanton", 5e-3, options=one.options))
-    wanted = config_of(wanted())
+def test_contestants_with_the_defaults_have_them(name, options):
+    given = CONTESTANTS[name].options
+    found = config_of(construct("lanton", 5e-3, options=given))
+    wanted = config_of(Lanton(5e-3, **options))
     if wanted["noise"] is not None:
         # "auto" chooses "frobenius" for noise in units of the signal.
         assert wanted["noise"]["config"].pop("estimator") == "auto"
@@ -158,11 +145,8 @@ def test_processes_train_what_is_missing(monkeypatch, tmp_path):
     wanted = [run, run.replace(seed=2), run.replace(size="M"), image, run]
     place = runs.Place(together=True)
     runs.train_missing(wanted, results, place, "lowest")
-    assert groups == [
-        (2, True, "jax"),
-        (1, True, "jax"),
-        (1, None, "tensorflow"),
-    ]
+    beside = [(2, True, "jax"), (1, True, "jax")]
+    assert groups == [*beside, (1, None, "tensorflow")]
     assert results.get(run)["questions"] == ["lowest"]
     runs.train_missing(wanted, results, place)
     assert len(groups) == 3

@@ -1,20 +1,15 @@
 """Searches, and what decides the rows of a table."""
 
-import pathlib
-import sys
-
 import numpy as np
 import pytest
 
+from experiments import search
+from experiments import sweeps
+from experiments import tasks
+from experiments.contestants import CONTESTANTS
+from experiments.paper import sweeps as papers
+from helpers.results import MadeUp
 from helpers.tiers import logic
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
-
-from experiments import search  # noqa: E402
-from experiments import sweeps  # noqa: E402
-from experiments import tasks  # noqa: E402
-from experiments.contestants import CONTESTANTS  # noqa: E402
-from helpers.results import MadeUp  # noqa: E402
 
 pytestmark = logic
 BEST = {"learning_rate": 0.16, "weight_decay": 0.03, "beta_1": 0.98}
@@ -55,11 +50,9 @@ def test_normuon_has_ten_runs_of_tuning():
     assert missing == {1}  # three rates first, three seeds of the best then
 
 
-@pytest.mark.parametrize("name", list(CONTESTANTS))
-def test_contestants_have_what_their_search_tries(name):
-    spaces = {**sweeps.SPACES, **sweeps.IMAGE_SPACES}
-    for argument, _ in spaces.get(name, ((), ()))[1]:
-        assert argument in CONTESTANTS[name].options
+def test_contestants_have_what_their_search_tries():
+    for name, (_, space) in (sweeps.SPACES | sweeps.IMAGE_SPACES).items():
+        assert {x for x, _ in space} <= CONTESTANTS[name].options.keys()
 
 
 def test_close_rates_are_compared_on_all_seeds():
@@ -120,41 +113,31 @@ def test_a_curve_needs_other_lengths_of_its_row():
     assert lengths == {14.0, 20.0, 28.0}
 
 
-@pytest.mark.parametrize("name", list(sweeps.QUESTIONS))
+QUESTIONS = {**papers.QUESTIONS, **sweeps.QUESTIONS}
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS])
 def test_every_question_ends(name):
     results = MadeUp(lambda run: 3.0 + run.learning_rate + 0.01 * run.seed)
-    for table in sweeps.QUESTIONS[name]:
+    for table in QUESTIONS[name]:
         for _ in range(60):
-            missing = search.wanted(table, results)
-            if not missing:
+            if not (missing := search.wanted(table, results)):
                 break
             results.train(missing)
-        assert not search.wanted(table, results)
+        assert not missing
 
 
 def test_fine_tuning_starts_from_weights_of_its_seed():
-    run = tasks.fine_tune("LoRA, AdamW", "adamw")(MadeUpAll())[0]
+    fine_tune = tasks.fine_tune("LoRA, AdamW", "adamw")
+    run = ended(fine_tune, MadeUp(lambda run: run.learning_rate))[0]
     assert (run.kind, run.rank, run.text) == ("fine_tuning", 8, "sotu")
     base = tasks.base_of(run.replace(seed=3))
     assert (base.seed, base.text, base.kind) == (3, "wiki", "language")
 
 
-class MadeUpAll(MadeUp):
-    """Every run has a result."""
-
-    def __init__(self):
-        super().__init__(None)
-
-    def get(self, run):
-        return {"loss": abs(np.log(run.learning_rate / 8e-3))}
-
-
 def test_advice_is_asked_at_sixteen_blocks():
-    advice = tasks.advice_of("Llama, `wiki`")
-    assert (advice.kind, advice.batch_size, advice.target) == (
-        "advice",
-        16,
-        4.2,
-    )
+    task = "Llama, `wiki`"
+    advice = tasks.advice_of(task)
+    assert (advice.kind, advice.batch_size) == ("advice", 16)
     of_kind = advice.replace(kind="language", noise_steps=None)
-    assert of_kind in tasks.to_loss("Llama, `wiki`", 16)
+    assert of_kind in tasks.to_loss(task, 16)

@@ -1,20 +1,14 @@
 """The theory's experiment runs, and its constants are what it says."""
 
 import json
-import pathlib
-import sys
 
 import numpy as np
 import pytest
 
+from experiments.paper import quadratic
+from experiments.paper import report
+from experiments.paper import theory
 from helpers.tiers import logic
-
-ROOT = pathlib.Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))  # as with `python -m experiments.paper.theory`
-
-from experiments.paper import quadratic  # noqa: E402
-from experiments.paper import report  # noqa: E402
-from experiments.paper import theory  # noqa: E402
 
 pytestmark = logic
 
@@ -78,16 +72,8 @@ def test_noise_is_within_its_bounds():
 
 def test_the_optimizer_keeps_H_and_ratio_as_printed():
     S = np.array([0.5, 2.0])
-    run = quadratic.trajectory(
-        S,
-        3,
-        eta=0.1,
-        beta_1=0.9,
-        beta_2=0.75,
-        alpha=0.1,
-        seed=5,
-        record=True,
-    )
+    given = {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.75, "alpha": 0.1}
+    run = quadratic.trajectory(S, 3, **given, seed=5, record=True)
     rng = np.random.default_rng(5)
     quadratic.isometries(2, rng)  # the optimum's
     H = np.zeros(2)

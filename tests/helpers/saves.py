@@ -79,3 +79,25 @@ def with_roles(model, optimizer):
     )
     optimizer.assign_role("vector", model.get_layer("second").kernel)
     return optimizer
+
+
+def arrays_of(file):
+    """All arrays of a file of HDF5, by name."""
+    import h5py
+
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    with h5py.File(file) as opened:
+        opened.visititems(visit)
+    return found
+
+
+def assert_same_arrays(found, wanted):
+    assert found.keys() == wanted.keys()
+    assert any(name.startswith("optimizer/") for name in wanted)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, name)

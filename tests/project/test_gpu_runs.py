@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import types
-import typing
 
 import keras
 import pytest
@@ -21,7 +20,7 @@ SCRIPT = ROOT / "benchmarks" / "gpu_runs" / "ladder.py"
 
 
 @pytest.fixture(scope="module")
-def ladder() -> types.ModuleType:
+def ladder():
     """The script as a module."""
     spec = importlib.util.spec_from_file_location("ladder", SCRIPT)
     assert spec is not None and spec.loader is not None
@@ -32,25 +31,23 @@ def ladder() -> types.ModuleType:
 
 
 @pytest.fixture(scope="module")
-def task(ladder: types.ModuleType) -> typing.Any:
-    """The tiny model and a text without sense."""
+def contestant(ladder):
+    """On the tiny model, and a text without sense."""
     setting = ladder.PRETENDED
-    found = ladder.Task(setting, ladder.random_text(setting))
-    found.compile_validation()
-    return found
+    task = ladder.Task(setting, ladder.random_text(setting))
+    task.compile_validation()
+    return ladder.Contestant("lanton_defaults", task).compile()
 
 
-def arguments(folder: pathlib.Path) -> list[str]:
+def arguments(folder):
     options = "--pretend --commit none --only adamw_tables --seconds 10000"
     return [*options.split(), "--output", str(folder)]
 
 
 @exhaustive
 def test_a_call_goes_on_where_the_last_one_stopped(
-    ladder: types.ModuleType,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    ladder, tmp_path, monkeypatch
+):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *arguments(tmp_path), "--runs", "1"],
         cwd=ROOT,
@@ -78,45 +75,27 @@ def test_a_call_goes_on_where_the_last_one_stopped(
 
 
 @pytest.mark.parametrize("flash", [None, False])
-def test_failures_are_left_out(
-    ladder: types.ModuleType,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flash: bool | None,
-) -> None:
+def test_failures_are_left_out(ladder, tmp_path, monkeypatch, flash):
     config = types.SimpleNamespace(flash=flash, tried=[])
 
-    class Broken:
-        def __init__(self, *_: typing.Any) -> None:
-            pass
+    def fail(runs):
+        config.tried.append(runs[0].contestant)
+        raise RuntimeError
 
-        def has_time(self) -> bool:
-            return True
-
-        def train(self, runs: list) -> None:
-            config.tried.append(runs[0].contestant)
-            raise RuntimeError
-
-    monkeypatch.setattr(ladder, "Ladder", Broken)
-    monkeypatch.setattr(
-        keras.config, "is_flash_attention_enabled", lambda: config.flash
-    )
-    monkeypatch.setattr(
-        keras.config,
-        "disable_flash_attention",
-        lambda: setattr(config, "flash", False),
-    )
+    broken = types.SimpleNamespace(has_time=lambda: True, train=fail)
+    monkeypatch.setattr(ladder, "Ladder", lambda *_: broken)
+    for name, fake in (
+        ("is_flash_attention_enabled", lambda: config.flash),
+        ("disable_flash_attention", lambda: setattr(config, "flash", False)),
+    ):
+        monkeypatch.setattr(keras.config, name, fake)
     args = ladder.make_parser().parse_args(["--output", str(tmp_path)])
-    args.only = ["d_muon", "lanton_paper"]
+    wanted = args.only = ["d_muon", "lanton_paper"]
     ladder.climb(ladder.PRETENDED, None, args)
-    wanted = ["d_muon", "lanton_paper"]
     assert config.tried == (wanted if flash is False else ["d_muon", *wanted])
 
 
-def test_a_run_after_another_is_the_same_run(
-    ladder: types.ModuleType, task: typing.Any
-) -> None:
-    contestant = ladder.Contestant("lanton_defaults", task).compile()
+def test_a_run_after_another_is_the_same_run(ladder, contestant):
     run = ladder.Run("lanton_defaults", 0.01, 1)
     first = contestant.train(run)
     other = contestant.train(run._replace(learning_rate=0.02, seed=2))
@@ -124,22 +103,17 @@ def test_a_run_after_another_is_the_same_run(
     for curve in ("training_loss", "validation", "loss"):
         assert again[curve] == first[curve]
         assert other[curve] != first[curve]
-
-
-def test_a_run_ends_at_the_deadline_or_when_it_diverges(
-    ladder: types.ModuleType, task: typing.Any
-) -> None:
-    contestant = ladder.Contestant("adamw_tables", task).compile()
-    stopped = contestant.train(ladder.Run("adamw_tables", 0.01, 1), 0.0)
+    # One ends at the deadline or when it diverges.
+    stopped = contestant.train(run, 0.0)
     assert not stopped["complete"]
     assert stopped["loss"] is None
-    lost = contestant.train(ladder.Run("adamw_tables", float("nan"), 1))
+    lost = contestant.train(run._replace(learning_rate=float("nan")))
     assert lost["complete"]
     assert lost["loss"] is None
-    assert lost["steps_done"] < task.setting.steps
+    assert lost["steps_done"] < ladder.PRETENDED.steps
 
 
-def test_more_seeds_are_of_the_best_rates(ladder: types.ModuleType) -> None:
+def test_more_seeds_are_of_the_best_rates(ladder):
     setting = ladder.Setting()
     results = [
         {

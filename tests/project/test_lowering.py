@@ -28,7 +28,7 @@ DEVICES = {"cuda": ("gpu", "f16"), "tpu": ("tpu", "bf16")}
 CONTEXT = 64
 
 
-def make_model(layers: int) -> keras.Model:
+def make_model(layers):
     """GPT-2 small's blocks and widths; a small vocabulary."""
     backbone = keras_hub.models.GPT2Backbone(
         vocabulary_size=1000,
@@ -42,19 +42,19 @@ def make_model(layers: int) -> keras.Model:
     return keras.Model(backbone.input, logits)
 
 
-def shapes(variables: list) -> list:
+def shapes(variables):
     return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]
 
 
-def lowered_step(layers: int, platform: str) -> str:
+def lowered_step(layers, platform):
     """A whole training step for a platform, as StableHLO."""
     model = make_model(layers)
     optimizer = Lanton()
     optimizer.build(model.trainable_variables)
     mean_loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def step(weights, other, state, x, y):  # type: ignore[no-untyped-def]
-        def loss(weights):  # type: ignore[no-untyped-def]
+    def step(weights, other, state, x, y):
+        def loss(weights):
             logits, new = model.stateless_call(weights, other, x, training=True)
             return mean_loss(y, logits), new
 
@@ -73,7 +73,7 @@ def lowered_step(layers: int, platform: str) -> str:
     return str(traced.lower(lowering_platforms=(platform,)).as_text())
 
 
-def products(text: str) -> collections.Counter:
+def products(text):
     """How many products there are, by the dtypes of factors and result."""
     found: collections.Counter = collections.Counter()
     for line in text.splitlines():
@@ -85,11 +85,9 @@ def products(text: str) -> collections.Counter:
     return found
 
 
-@pytest.mark.parametrize("layers", [2, pytest.param(12, marks=exhaustive)])
+@pytest.mark.parametrize("layers", [1, pytest.param(12, marks=exhaustive)])
 @pytest.mark.parametrize("platform", DEVICES)
-def test_a_step_lowers_for_other_devices(
-    platform: str, layers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_lowers_for_other_devices(platform, layers, monkeypatch):
     device, half = DEVICES[platform]
     monkeypatch.setattr(backend, "device", lambda: device)
     text = lowered_step(layers, platform)

@@ -22,59 +22,54 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PYTHON = PROJECT["project"]["requires-python"].removeprefix(">=")
 
 
-def load(path: pathlib.Path) -> dict:
-    return yaml.safe_load(path.read_text())
+def load(path):
+    return yaml.safe_load((ROOT / path).read_text())
 
 
-def workflow(name: str) -> dict:
-    return load(ROOT / ".github" / "workflows" / f"{name}.yml")
+def workflow(name):
+    return load(f".github/workflows/{name}.yml")
 
 
-def steps(loaded: dict) -> list[dict]:
-    return [step for job in loaded["jobs"].values() for step in job["steps"]]
-
-
-def requirement(extra: str, name: str) -> str:
+def requirement(extra, name):
     """The version that an extra pins a package to."""
     extras = PROJECT["project"]["optional-dependencies"][extra]
     (found,) = (one for one in extras if one.startswith(f"{name}=="))
     return found.partition("==")[2]
 
 
-def makes(variable: str) -> str:
+def makes(variable):
     """The value of a variable of the Makefile."""
     found = re.search(rf"^{variable} := (.*)$", MAKEFILE, re.MULTILINE)
     assert found is not None
     return found[1]
 
 
+def assert_makes(commands):
+    """The Makefile has the targets of some commands."""
+    for target in re.findall(r"make ([\w-]+)", commands):
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflow_may_only_read(path: pathlib.Path) -> None:
+def test_workflow_only_reads_and_runs_the_makefile(path):
     loaded = load(path)
     assert loaded["permissions"] == {"contents": "read"}
-    for step in steps(loaded):
-        if "setup-python" in step.get("uses", ""):
-            assert step["with"]["python-version"] == PYTHON
+    for job in loaded["jobs"].values():
+        for step in job["steps"]:
+            if "setup-python" in step.get("uses", ""):
+                assert step["with"]["python-version"] == PYTHON
+            for keras in ("oldest", "newest"):
+                command = step.get("run", "")
+                assert_makes(command.replace("${{ matrix.keras }}", keras))
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_what_a_workflow_makes_is_in_the_makefile(path: pathlib.Path) -> None:
-    if path.stem == "docs" and not (ROOT / "mkdocs.yml").exists():
-        pytest.skip("no site in this checkout")
-    commands = " ".join(step.get("run", "") for step in steps(load(path)))
-    for keras in ("oldest", "newest"):
-        made = commands.replace("${{ matrix.keras }}", keras)
-        for target in re.findall(r"make ([\w-]+)", made):
-            assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
-
-
-def test_matrix_is_the_makefiles() -> None:
+def test_matrix_is_the_makefiles():
     matrix = workflow("tests")["jobs"]["test"]["strategy"]["matrix"]
     assert matrix["backend"] == makes("BACKENDS").split()
     assert matrix["keras"] == ["oldest", "newest"]
 
 
-def test_oldest_keras_is_the_one_that_is_tested() -> None:
+def test_oldest_keras_is_the_one_that_is_tested():
     oldest = makes("OLDEST_KERAS")
     bounds = PROJECT["project"]["dependencies"]
     (keras,) = (one for one in bounds if one.startswith("keras>="))
@@ -84,16 +79,15 @@ def test_oldest_keras_is_the_one_that_is_tested() -> None:
     assert f"for Keras {bound} and later" in " ".join(changelog.split())
 
 
-def test_ci_times_its_stages() -> None:
+def test_ci_times_its_stages():
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     stages = [line for line in lines if line.startswith("stage make ")]
     made = [line.removeprefix("stage make ") for line in stages]
     assert made == ["environment", "test", "lint"]
-    for target in made:
-        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), target
+    assert_makes(" ".join(f"make {target}" for target in made))
 
 
-def test_only_publishing_may_publish_what_is_tested() -> None:
+def test_only_publishing_may_publish_what_is_tested():
     jobs = workflow("release")["jobs"]
     assert "make test-all" in jobs["test"]["steps"][-1]["run"]
     assert jobs["build"]["needs"] == "test"
@@ -104,27 +98,22 @@ def test_only_publishing_may_publish_what_is_tested() -> None:
     assert workflow("release")[True] == {"push": {"tags": ["v*"]}}
 
 
-def test_pre_commit_has_the_same_pins() -> None:
-    ruff, local = load(ROOT / ".pre-commit-config.yaml")["repos"]
+def test_pre_commit_has_the_same_pins():
+    ruff, local = load(".pre-commit-config.yaml")["repos"]
     assert ruff["rev"] == "v" + requirement("dev", "ruff")
-    assert [hook["id"] for hook in ruff["hooks"]] == [
-        "ruff-check",
-        "ruff-format",
-    ]
+    hooks = [hook["id"] for hook in ruff["hooks"]]
+    assert hooks == ["ruff-check", "ruff-format"]
     # The environment's own, which pyproject.toml pins.
     (mypy,) = local["hooks"]
     assert requirement("dev", "mypy")
     assert mypy["entry"] == makes("VENV") + "/bin/mypy"
 
 
-def test_version_and_date_agree() -> None:
-    citation = load(ROOT / "CITATION.cff")
+def test_version_and_date_agree():
+    citation = load("CITATION.cff")
     assert citation["version"] == __version__
-    heading = re.search(
-        r"^## \[(.+)\] - (.+)$",
-        (ROOT / "CHANGELOG.md").read_text(),
-        re.MULTILINE,
-    )
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    heading = re.search(r"^## \[(.+)\] - (.+)$", changelog, re.MULTILINE)
     assert heading is not None
     version, date = heading.groups()
     assert version == __version__
@@ -132,7 +121,7 @@ def test_version_and_date_agree() -> None:
     assert date == ("unreleased" if found is None else str(found))
 
 
-def test_help_names_every_target() -> None:
+def test_help_names_every_target():
     phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)
     assert phony is not None
     listed = set(re.findall(r"^## ([\w-]+) ", MAKEFILE, re.MULTILINE))
@@ -149,9 +138,7 @@ def test_help_names_every_target() -> None:
         ("v1.2.3", "## [1.2.3] - unreleased", "no date for v1.2.3"),
     ],
 )
-def test_tag_of_a_release_is_the_dated_version(
-    tag: str, heading: str, refused: str, tmp_path: pathlib.Path
-) -> None:
+def test_tag_of_a_release_is_the_dated_version(tag, heading, refused, tmp_path):
     for folder in ("tools", "keras_lanton"):
         (tmp_path / folder).mkdir()
     script = tmp_path / "tools" / "check_release.sh"

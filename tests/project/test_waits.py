@@ -27,16 +27,14 @@ from helpers.pretended_gpu import PretendedGpu
 MAKERS = {
     "default": Lanton,
     "paper": Lanton.paper,
-    "within": lambda: Lanton(noise=NoiseAdaptiveRate(within_matrices=True)),
-    "signal": lambda: Lanton(noise=NoiseAdaptiveRate(alpha_unit="signal")),
     "momentum": lambda: Lanton(
         noise=NoiseAdaptiveRate(reference="momentum", interval=1)
     ),
     "no noise": lambda: Lanton(noise=None, nonfinite="propagate"),
     "adamw": lambda: Lanton(
         auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
+        cautious_weight_decay=True,
     ),
-    "cautious": lambda: Lanton(cautious_weight_decay=True),
     "schedule": lambda: Lanton(
         # Those with a warm-up have a conditional of their own.
         keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
@@ -47,9 +45,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_step_waits_for_a_gpu_twice(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_waits_for_a_gpu_twice(name, monkeypatch):
     """To read what decides, and where Keras counts the iterations.
 
     Constants are copied to a GPU on the steps that first need them.
@@ -71,20 +67,22 @@ def test_a_step_waits_for_a_gpu_twice(
             gpu.waits.clear()
             optimizer.apply(tensors, variables)
             if step >= 12:
-                assert len(gpu.waits) <= 2 + of_keras.get(name, 0), gpu.waits
+                most = 2 + of_keras.get(name, 0)
+                assert 0 < len(gpu.waits) <= most, gpu.waits
         backend._constants.clear()
         assert all(gpu.is_on_gpu(v.value) for v in optimizer.variables)
 
 
-@pytest.mark.parametrize("name", ["default", "within", "no noise", "adamw"])
+@pytest.mark.parametrize("name", ["default", "momentum", "no noise", "adamw"])
 @pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
-def test_a_gpu_computes_what_a_cpu_does(
-    name: str, scale: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its operations are others, in fewer passes."""
+def test_a_gpu_computes_what_a_cpu_does(name, scale, monkeypatch):
+    """Its operations are others, in fewer passes.
+
+    But for the paper's estimate of the noise, which is another on a GPU.
+    """
     gradients = [[scale * g for g in one] for one in make_gradients(12)]
 
-    def weights() -> list[np.ndarray]:
+    def weights():
         variables = make_variables()
         optimizer = MAKERS[name]()
         optimizer.newton_schulz = NewtonSchulz(dtype="float32")
@@ -104,7 +102,7 @@ def test_a_gpu_computes_what_a_cpu_does(
     assert max(deviations(found, wanted, start)) < 1e-5
 
 
-def test_the_stand_in_counts_and_refuses() -> None:
+def test_the_stand_in_counts_and_refuses():
     gpu = PretendedGpu()
     with gpu:
         there = torch.ones(3, device="cuda") + 1.0

@@ -5,21 +5,11 @@ import numpy as np
 import pytest
 from keras import layers
 
-from helpers import role_tables as tables
-from helpers.roles import ENCODER
-from helpers.roles import HUB
-from helpers.roles import MAKERS
-from helpers.roles import UNKNOWN_BY_PATH
-from helpers.roles import LanguageModel
+from helpers import roles
 from helpers.roles import built
-from helpers.roles import by_hand
-from helpers.roles import by_path
 from helpers.roles import described
 from helpers.roles import hand
-from helpers.roles import hub
-from helpers.roles import make
 from helpers.roles import read
-from helpers.roles import roles_by_layer
 from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton.core.matrices import to_matrices
@@ -47,34 +37,22 @@ def assert_equal_maps(result, layer, x):
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", MAKERS)
+@pytest.mark.parametrize("case", roles.LAYERS)
 def test_layer_of_keras(case):
-    layer = make(case, name=case)
-    expected = tables.under(case, tables.LAYERS[case])
-    assert by_path(read(layer)) == by_hand(expected)
-    expected = tables.under(
-        case, UNKNOWN_BY_PATH.get(case, tables.LAYERS[case])
-    )
-    inferred = infer_roles(layer.trainable_variables)
-    assert by_path(inferred) == by_hand(expected)
+    lines = roles.lines_of(case, case)
+    grouped = roles.under(case, roles.biased(roles.CONV_2D))
+    by_paths = grouped if case in roles.GROUPED else None
+    roles.check(roles.make(case, case), lines, by_paths)
 
 
-def test_every_layer_of_the_table_is_made():
-    new = {"rms_normalization", "reversible_embedding"}
-    assert set(tables.LAYERS) - set(MAKERS) <= new
-
-
-@pytest.mark.parametrize("case", tables.LORA)
+@pytest.mark.parametrize("case", roles.LORA)
 def test_lora(case):
-    maker, shape = MAKERS["einsum_dense_heads" if case == "query" else case]
-    layer = built(maker(name=case), shape)
+    maker = "einsum_dense_heads" if case == "query" else case
+    layer = roles.make(maker, case)
     layer.enable_lora(2)
     base = [v.path for v in layer.trainable_variables if "bias" in v.path]
-    expected = tables.under(case, tables.LORA[case])
-    expected += [(path, tables.VECTOR) for path in base]
-    assert by_path(read(layer)) == by_hand(expected)
-    inferred = infer_roles(layer.trainable_variables)
-    assert by_path(inferred) == by_hand(expected)
+    lines = [(path, roles.VECTOR) for path in base]
+    roles.check(layer, roles.under(case, roles.LORA[case]) + lines)
 
 
 def test_lora_of_a_kernel_whose_last_letter_is_summed():
@@ -146,64 +124,69 @@ def test_matrix_of_a_transposed_convolution_is_its_map():
     assert_equal_maps(x @ matrix, layer, x)
 
 
-@pytest.mark.parametrize("case", HUB)
+@pytest.mark.parametrize("case", roles.HUB)
 def test_model_of_keras_hub(case):
-    make_model, expected = HUB[case]
-    model = make_model()
-    assert by_path(read(model)) == by_hand(expected)
-    inferred = infer_roles(model.trainable_variables)
-    assert by_path(inferred) == by_hand(expected)
+    roles.check(roles.make_hub(case), roles.HUB[case][2])
 
 
 @pytest.mark.filterwarnings("ignore:.*destroy the mask")
 def test_tables_that_share_one_path():
-    model = hub().T5Backbone(**ENCODER)
+    model = roles.hub().T5Backbone(**roles.ENCODER)
     inferred = infer_roles(model.trainable_variables)
     path = "self_attention/embeddings"
     for records in (read(model), inferred):
         shared = [described(r) for r in records if r.path == path]
-        assert shared == [hand(tables.TABLE)] * 2
+        assert shared == [hand(roles.TABLE)] * 2
         assert len(records) == len(model.trainable_variables)
 
 
 def test_reversed_attention_output_of_xlnet():
-    model = hub().XLNetBackbone(**ENCODER)
+    model = roles.hub().XLNetBackbone(**roles.ENCODER)
     with pytest.warns(UserWarning, match="segment_encoding"):
         records = read(model)
     with pytest.warns(UserWarning, match="segment_encoding"):
         inferred = infer_roles(model.trainable_variables)
-    assert by_path(records) == by_path(inferred)
+    assert roles.by_path(records) == roles.by_path(inferred)
     (output,) = [r for r in records if "attention_output" in r.path]
     assert described(output) == hand("hidden - | 12 | 0")
 
 
-@pytest.mark.parametrize("head", ["lm_head", "logits", "unembedding"])
+class LanguageModel(keras.Model):
+    """Its feedforward layer is as wide as its vocabulary."""
+
+    def __init__(self, head="out", activation="linear", tied=False):
+        super().__init__(name="language_model")
+        self.head = layers.Dense(32, name=head) if not tied else None
+        self.table = layers.Embedding(32, 8, name="table")
+        self.down = layers.Dense(8, name="down")
+        self.up = layers.Dense(32, name="up", activation=activation)
+        self.block = keras.Sequential([self.up, self.down], name="block")
+
+    def call(self, tokens):
+        x = self.block(self.table(tokens))
+        return x if self.head is None else self.head(x)
+
+
+@pytest.mark.parametrize("head", ["lm_head", "logits", "unembedding", None])
 @pytest.mark.parametrize("activation", ["linear", "gelu"])
-def test_head_by_name_though_the_feedforward_is_as_wide(head, activation):
-    model = LanguageModel(head, activation)
+def test_head_though_the_feedforward_is_as_wide(head, activation):
+    """By its name; there is none where the weights are tied."""
+    model = LanguageModel(head, activation, tied=head is None)
     model(np.zeros((1, 2), "int32"))
-    expected = {head: "embedding", "up": "hidden", "down": "hidden"}
-    assert roles_by_layer(read(model)) == expected
-    inferred = infer_roles(model.trainable_variables)
-    assert roles_by_layer(inferred) == expected
-    (record,) = [r for r in inferred if r.path.endswith(f"{head}/kernel")]
-    assert described(record) == hand(tables.HEAD)
-
-
-def test_no_head_when_the_weights_are_tied():
-    model = LanguageModel(tied=True)
-    model(np.zeros((1, 2), "int32"))
+    wanted = {"up": hand(roles.DENSE), "down": hand(roles.DENSE)}
+    if head:
+        wanted[head] = hand(roles.HEAD)
     for records in (read(model), infer_roles(model.trainable_variables)):
-        assert roles_by_layer(records) == {"up": "hidden", "down": "hidden"}
+        found = {r.path: described(r) for r in records if "kernel" in r.path}
+        assert {p.split("/")[-2]: r for p, r in found.items()} == wanted
 
 
 def test_a_gated_dense_of_the_vocabulary_is_no_head_for_read_model():
     inputs = keras.Input((3,), dtype="int32")
     x = layers.Embedding(32, 8, name="tokens")(inputs)
     outputs = layers.Dense(32, activation="relu", name="hashed")(x)
-    assert roles_by_layer(read(keras.Model(inputs, outputs))) == {
-        "hashed": "hidden"
-    }
+    kernel = read(keras.Model(inputs, outputs))[1]
+    assert described(kernel) == hand(roles.DENSE)
 
 
 # A stack of matrices, whose bias is (n, out).
@@ -217,7 +200,7 @@ def test_bank_of_matrices(width):
     wanted = rf"bank/kernel \(3, {width}, 7\) as 3 hidden matrices"
     with pytest.warns(UserWarning, match=wanted):
         optimizer.build(model.trainable_variables)
-    assert described(optimizer.layers[0]) == hand(tables.EXPERTS)
+    assert described(optimizer.layers[0]) == hand(roles.EXPERTS)
     assert [spec.guessed for spec in optimizer.layers] == [True, False]
     exact = Lanton().read_roles(model)
     exact.build(model.trainable_variables)
@@ -229,7 +212,7 @@ def test_heads_as_many_as_inputs_are_no_bank():
     equation = "abc,cde->abde"
     heads = layers.EinsumDense(equation, (None, 3, 7), bias_axes="de")
     heads.build((None, 5, 3))
-    assert described(read(heads)[0]) == hand(tables.TO_HEADS)
+    assert described(read(heads)[0]) == hand(roles.TO_HEADS)
 
 
 # Layers and variables of users.
@@ -255,23 +238,21 @@ def test_model_of_a_user():
     model = Custom()
     for layer in (model.table, model.parts[0], model.parts[1]["b"]):
         layer.build((None, 4))
-    with pytest.warns(UserWarning, match="tensor") as caught:
+    with pytest.warns(UserWarning, match="tensor.*assign_role") as caught:
         pairs = read_model(model)
     assert len(caught) == 1
-    assert "assign_role" in str(caught[0].message)
-    assert len({id(variable) for variable, _ in pairs}) == len(pairs) == 8
     assert all(v.shape == layer.shape for v, layer in pairs)
-    assert {id(v) for v in model.trainable_variables} < {
-        id(variable) for variable, _ in pairs
-    }
-    described_by_name = {
+    known = {id(variable) for variable, _ in pairs}
+    assert len(known) == len(pairs) == 8
+    assert {id(v) for v in model.trainable_variables} < known
+    found = {
         layer.path.removeprefix("custom/"): described(layer)
         for _, layer in pairs
     }
-    assert described_by_name["w"] == hand(tables.DENSE)
-    assert described_by_name["gain"] == hand(tables.VECTOR)
-    assert described_by_name["tensor"] == hand(tables.CONV_1D)
-    assert hand(tables.TABLE) in described_by_name.values()
+    assert found["w"] == hand(roles.DENSE)
+    assert found["gain"] == hand(roles.VECTOR)
+    assert found["tensor"] == hand(roles.CONV_1D)
+    assert hand(roles.TABLE) in found.values()
 
 
 def test_model_that_is_not_built():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from helpers import role_tables as tables
+from helpers import roles
 from helpers.roles import described
 from helpers.roles import hand
 from helpers.tiers import logic
@@ -32,85 +32,72 @@ class OwnLinear(nn.Linear):
     """A module of a user."""
 
 
-RECURRENT = ["weight_ih_l0", "weight_hh_l0"]
+def each(names, line):
+    return dict.fromkeys(names.split(), line)
 
 
-def gates(count, names):
-    blocks = f" / {count}" if count > 1 else ""
-    return {name: LINEAR + blocks for name in names}
-
-
+IN_OUT = "weight_ih_l0 weight_hh_l0"
+# By name: a module, and the lines of its parameters, or of `weight` alone.
 MODULES = {
-    "linear": (lambda: nn.Linear(3, 5), {"weight": LINEAR}),
-    "own_linear": (lambda: OwnLinear(3, 5), {"weight": LINEAR}),
-    "bilinear": (lambda: nn.Bilinear(3, 4, 5), {"weight": "hidden - | 12 | 0"}),
-    "conv1d": (lambda: nn.Conv1d(4, 6, 3), {"weight": "hidden - | 12 | 0"}),
-    "conv2d": (lambda: nn.Conv2d(4, 6, 3), {"weight": "hidden - | 123 | 0"}),
-    "conv3d": (lambda: nn.Conv3d(4, 6, 3), {"weight": "hidden - | 1234 | 0"}),
-    "groups": (
-        lambda: nn.Conv1d(4, 6, 3, groups=2),
-        {"weight": "hidden - | 12 | 0 / 2"},
-    ),
-    "depthwise": (
-        lambda: nn.Conv2d(4, 8, 3, groups=4),
-        {"weight": tables.VECTOR},
-    ),
-    "transposed": (
-        lambda: nn.ConvTranspose2d(4, 6, 3),
-        {"weight": "hidden - | 023 | 1"},
-    ),
+    "linear": (nn.Linear(3, 5), LINEAR),
+    "own_linear": (OwnLinear(3, 5), LINEAR),
+    "bilinear": (nn.Bilinear(3, 4, 5), "hidden - | 12 | 0"),
+    "conv1d": (nn.Conv1d(4, 6, 3), "hidden - | 12 | 0"),
+    "conv2d": (nn.Conv2d(4, 6, 3), "hidden - | 123 | 0"),
+    "conv3d": (nn.Conv3d(4, 6, 3), "hidden - | 1234 | 0"),
+    "groups": (nn.Conv1d(4, 6, 3, groups=2), "hidden - | 12 | 0 / 2"),
+    "depthwise": (nn.Conv2d(4, 8, 3, groups=4), roles.VECTOR),
+    "transposed": (nn.ConvTranspose2d(4, 6, 3), "hidden - | 023 | 1"),
     "depthwise_transposed": (
-        lambda: nn.ConvTranspose1d(4, 8, 3, groups=4),
-        {"weight": tables.VECTOR},
+        nn.ConvTranspose1d(4, 8, 3, groups=4),
+        roles.VECTOR,
     ),
-    "embedding": (lambda: nn.Embedding(9, 4), {"weight": tables.TABLE}),
-    "bag": (lambda: nn.EmbeddingBag(9, 4), {"weight": tables.TABLE}),
-    "layer_norm": (
-        lambda: nn.LayerNorm((3, 4)),
-        {"weight": tables.VECTOR, "bias": tables.VECTOR},
-    ),
-    "rms_norm": (lambda: nn.RMSNorm((3, 4)), {"weight": tables.VECTOR}),
-    "batch_norm": (lambda: nn.BatchNorm2d(4), {"weight": tables.VECTOR}),
-    "group_norm": (lambda: nn.GroupNorm(2, 4), {"weight": tables.VECTOR}),
+    "embedding": (nn.Embedding(9, 4), roles.TABLE),
+    "bag": (nn.EmbeddingBag(9, 4), roles.TABLE),
+    "layer_norm": (nn.LayerNorm((3, 4)), each("weight bias", roles.VECTOR)),
+    "rms_norm": (nn.RMSNorm((3, 4)), roles.VECTOR),
+    "batch_norm": (nn.BatchNorm2d(4), roles.VECTOR),
+    "group_norm": (nn.GroupNorm(2, 4), roles.VECTOR),
     "attention": (
-        lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True),
+        nn.MultiheadAttention(6, 2, add_bias_kv=True),
         {
             "in_proj_weight": f"{LINEAR} / 3",
             "out_proj.weight": LINEAR,
-            "bias_k": tables.VECTOR,
+            "bias_k": roles.VECTOR,
         },
     ),
     "cross_attention": (
-        lambda: nn.MultiheadAttention(6, 2, kdim=4, vdim=5),
-        {
-            "q_proj_weight": LINEAR,
-            "k_proj_weight": LINEAR,
-            "v_proj_weight": LINEAR,
-            "out_proj.weight": LINEAR,
-        },
+        nn.MultiheadAttention(6, 2, kdim=4, vdim=5),
+        each(
+            "q_proj_weight k_proj_weight v_proj_weight out_proj.weight", LINEAR
+        ),
     ),
-    "rnn": (lambda: nn.RNN(3, 4), gates(1, RECURRENT)),
-    "gru": (lambda: nn.GRU(3, 4), gates(3, RECURRENT)),
+    "rnn": (nn.RNN(3, 4), each(IN_OUT, LINEAR)),
+    "gru": (nn.GRU(3, 4), each(IN_OUT, f"{LINEAR} / 3")),
     "lstm": (
-        lambda: nn.LSTM(3, 4, bidirectional=True),
-        gates(4, RECURRENT + [f"{name}_reverse" for name in RECURRENT]),
+        nn.LSTM(3, 4, bidirectional=True),
+        each(
+            f"{IN_OUT} weight_ih_l0_reverse weight_hh_l0_reverse",
+            f"{LINEAR} / 4",
+        ),
     ),
     "lstm_projection": (
-        lambda: nn.LSTM(3, 4, proj_size=2),
-        {**gates(4, RECURRENT), "weight_hr_l0": LINEAR},
+        nn.LSTM(3, 4, proj_size=2),
+        {**each(IN_OUT, f"{LINEAR} / 4"), "weight_hr_l0": LINEAR},
     ),
     "lstm_cell": (
-        lambda: nn.LSTMCell(3, 4),
-        gates(4, ["weight_ih", "weight_hh"]),
+        nn.LSTMCell(3, 4),
+        each("weight_ih weight_hh", f"{LINEAR} / 4"),
     ),
     "transformer": (
-        lambda: nn.TransformerEncoderLayer(6, 2, 10),
+        nn.TransformerEncoderLayer(6, 2, 10),
         {
             "self_attn.in_proj_weight": f"{LINEAR} / 3",
-            "self_attn.out_proj.weight": LINEAR,
-            "linear1.weight": LINEAR,
-            "linear2.weight": LINEAR,
-            "norm1.weight": tables.VECTOR,
+            "norm1.weight": roles.VECTOR,
+            **each(
+                "self_attn.out_proj.weight linear1.weight linear2.weight",
+                LINEAR,
+            ),
         },
     ),
 }
@@ -125,61 +112,51 @@ def read_parameters(module):
 
 @pytest.mark.parametrize("case", MODULES)
 def test_module(case):
-    make, expected = MODULES[case]
-    found = read_parameters(make())
+    module, expected = MODULES[case]
+    if isinstance(expected, str):
+        expected = {"weight": expected}
+    found = read_parameters(module)
     for name, line in expected.items():
         assert described(found[name]) == hand(line), name
     rest = {spec.role for name, spec in found.items() if name not in expected}
     assert rest <= {"vector"}
 
 
-def matrices(module, name):
-    parameters = dict(module.named_parameters())
-    view = read_parameters(module)[name].view
-    with torch.no_grad():
-        return to_matrices(parameters[name], view).cpu()
-
-
 def test_matrices_are_the_modules_maps():
+    def mapped(module, x, name="weight"):
+        parameters = dict(module.named_parameters())
+        view = read_parameters(module)[name].view
+        with torch.no_grad():
+            made = x @ to_matrices(parameters[name], view).cpu()
+        return torch.cat([*made], -1)
+
+    def check(found, wanted):
+        torch.testing.assert_close(found, wanted.detach())
+
     x = torch.randn(2, 4)
     linear = nn.Linear(4, 6, bias=False)
-    torch.testing.assert_close(
-        x @ matrices(linear, "weight")[0], linear(x).detach()
-    )
+    check(mapped(linear, x), linear(x))
     for cls in (nn.Conv1d, nn.ConvTranspose1d):
         convolution = cls(4, 6, 1, bias=False)
-        torch.testing.assert_close(
-            x @ matrices(convolution, "weight")[0],
-            convolution(x[:, :, None])[:, :, 0].detach(),
-        )
+        check(mapped(convolution, x), convolution(x[:, :, None])[:, :, 0])
     grouped = nn.Conv1d(4, 6, 1, groups=2, bias=False)
-    halves = torch.stack([x[:, :2], x[:, 2:]]) @ matrices(grouped, "weight")
-    torch.testing.assert_close(
-        torch.cat([*halves], -1), grouped(x[:, :, None])[:, :, 0].detach()
-    )
-
-
-def test_matrices_of_attention_are_queries_keys_and_values():
-    attention = nn.MultiheadAttention(6, 2)
-    x = torch.randn(5, 6)
-    made = x @ matrices(attention, "in_proj_weight")
-    wanted = x @ attention.in_proj_weight.detach().T
-    torch.testing.assert_close(torch.cat([*made], -1), wanted)
+    halves = torch.stack([x[:, :2], x[:, 2:]])
+    check(mapped(grouped, halves), grouped(x[:, :, None])[:, :, 0])
+    attention = nn.MultiheadAttention(4, 2)
+    wanted = x @ attention.in_proj_weight.T
+    check(mapped(attention, x, "in_proj_weight"), wanted)
 
 
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        (lambda: nn.ConvTranspose1d(4, 6, 3, groups=2), "hidden - | 02 | 1"),
-        (
-            lambda: nn.utils.parametrizations.orthogonal(nn.Linear(3, 5)),
-            tables.DENSE,
-        ),
+        (nn.ConvTranspose1d(4, 6, 3, groups=2), "hidden - | 02 | 1"),
+        (nn.utils.parametrizations.orthogonal(nn.Linear(3, 5)), roles.DENSE),
     ],
 )
 def test_what_no_reader_knows_is_a_guess(module, line):
     with pytest.warns(UserWarning, match=r"guesses: .* as 1 hidden matrix"):
-        found = read_parameters(module())
+        found = read_parameters(module)
     (spec,) = (spec for spec in found.values() if spec.guessed)
     assert described(spec) == hand(line)
 
@@ -198,13 +175,9 @@ class Own(nn.Module):
 def test_parameters_of_a_users_module():
     with pytest.warns(UserWarning, match=r"guesses: variable\w* \(3, 5\) as"):
         found = read_parameters(Own())
-    roles = {name: spec.role for name, spec in found.items()}
-    assert roles == {
-        "weight": "hidden",
-        "pos_embed": "embedding",
-        "cls_token": "vector",
-        "biases": "vector",
-    }
+    wanted = {"weight": "hidden", "pos_embed": "embedding"}
+    wanted |= each("cls_token biases", "vector")
+    assert {name: spec.role for name, spec in found.items()} == wanted
     assert [name for name, s in found.items() if s.guessed] == ["weight"]
 
 
@@ -225,7 +198,7 @@ class Tokens(nn.Module):
 def test_head(tied):
     found = {n: described(s) for n, s in read_parameters(Tokens(tied)).items()}
     table = "lm_head.weight" if tied else "tokens.weight"
-    assert found.pop(table) == hand(tables.TABLE)
+    assert found.pop(table) == hand(roles.TABLE)
     assert found.pop("up.weight") == hand(LINEAR)
     assert found.pop("down.weight") == hand(LINEAR)
     rest = {} if tied else {"lm_head.weight": hand("embedding - | 1 | 0")}
@@ -254,25 +227,30 @@ def test_modules_beside_layers():
     optimizer = Lanton().read_roles(model)
     variables = model.trainable_variables
     optimizer.build(variables)
-    tables_found = [s for s in optimizer.layers if s.role == "embedding"]
-    assert len(tables_found) == 2  # Keras has a variable for each module
-    linear = model.projection.module.weight
+    found_roles = [spec.role for spec in optimizer.layers]
+    assert found_roles.count("embedding") == 2  # a variable for each module
     found = {
         id(variable.value): described(spec)
         for variable, spec in zip(variables, optimizer.layers, strict=True)
     }
-    assert found[id(linear)] == hand(LINEAR)
-    assert found[id(model.inner.kernel.value)] == hand(tables.DENSE)
-    assert found[id(model.tokens.module.weight)] == hand(tables.TABLE)
+    assert found[id(model.projection.module.weight)] == hand(LINEAR)
+    assert found[id(model.inner.kernel.value)] == hand(roles.DENSE)
+    assert found[id(model.tokens.module.weight)] == hand(roles.TABLE)
     # Paths are the variables' own, by which a config finds its records.
     assert [s.path for s in optimizer.layers] == [v.path for v in variables]
 
 
-def test_without_read_roles_modules_are_guesses():
+def wrapped_linear():
+    linear = nn.Linear(3, 5)
     model = keras.Sequential(
-        [layers.TorchModuleWrapper(nn.Linear(3, 5), output_shape=(None, 5))]
+        [layers.TorchModuleWrapper(linear, output_shape=(None, 5))]
     )
     model(np.zeros((2, 3), "float32"))
+    return model
+
+
+def test_without_read_roles_modules_are_guesses():
+    model = wrapped_linear()
     optimizer = Lanton()
     with pytest.warns(UserWarning, match="read_roles") as caught:
         optimizer.build(model.trainable_variables)
@@ -291,10 +269,7 @@ def test_without_read_roles_modules_are_guesses():
 
 
 def test_wrapped_modules_train():
-    model = keras.Sequential(
-        [layers.TorchModuleWrapper(nn.Linear(3, 5), output_shape=(None, 5))]
-    )
-    model(np.zeros((2, 3), "float32"))
+    model = wrapped_linear()
     model.compile(optimizer=Lanton().read_roles(model), loss="mse")
     before = model.layers[0].module.weight.detach().clone()
     model.fit(np.ones((4, 3)), np.ones((4, 5)), epochs=1, verbose=0)

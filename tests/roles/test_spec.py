@@ -5,11 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from helpers import role_tables as tables
-from helpers.roles import described
-from helpers.roles import hand
-from helpers.roles import make
-from helpers.roles import read
+from helpers import roles
 from helpers.tiers import logic
 from keras_lanton.roles.spec import assigned_spec
 from keras_lanton.roles.spec import in_words
@@ -26,27 +22,26 @@ def test_in_words():
     assert in_words(stack) == "4 hidden matrices (2 x 3), output axis 2"
 
 
-# By hand.
 @pytest.mark.parametrize(
     ("shape", "arguments", "line"),
     [
-        ((4, 5), ("hidden",), tables.DENSE),
-        ((3, 4, 5), ("hidden",), tables.CONV_1D),
-        ((3, 4, 5), ("hidden", 1, 2), tables.EXPERTS),
-        ((3, 4, 5), ("hidden", (0,), (1, 2)), tables.TO_HEADS),
-        ((3, 4, 5), ("hidden", np.int64(1)), tables.GEMMA_TO_HEADS),
-        ((3, 4, 5), ("hidden", None, [-1]), tables.FROM_HEADS),
+        ((4, 5), ("hidden",), roles.DENSE),
+        ((3, 4, 5), ("hidden",), roles.CONV_1D),
+        ((3, 4, 5), ("hidden", 1, 2), roles.EXPERTS),
+        ((3, 4, 5), ("hidden", (0,), (1, 2)), roles.TO_HEADS),
+        ((3, 4, 5), ("hidden", np.int64(1)), roles.GEMMA_TO_HEADS),
+        ((3, 4, 5), ("hidden", None, [-1]), roles.FROM_HEADS),
         ((3, 4, 5), ("hidden", (2, 0), 1), "hidden - | 20 | 1"),
-        ((9, 4), ("embedding",), tables.TABLE),
-        ((4, 9), ("embedding", 0), tables.HEAD),
+        ((9, 4), ("embedding",), roles.TABLE),
+        ((4, 9), ("embedding", 0), roles.HEAD),
         ((1, 9, 4), ("embedding",), "embedding - | 2 | 01"),
-        ((3, 4, 5), ("vector",), tables.VECTOR),
-        ((), ("vector",), tables.VECTOR),
+        ((3, 4, 5), ("vector",), roles.VECTOR),
+        ((), ("vector",), roles.VECTOR),
     ],
 )
 def test_make_layer(shape, arguments, line):
     layer = assigned_spec("a/b", shape, *arguments)
-    assert described(layer) == hand(line)
+    assert roles.described(layer) == roles.hand(line)
     assert (layer.path, layer.shape) == ("a/b", shape)
 
 
@@ -72,7 +67,7 @@ def test_config_round_trip():
     layers_ = [
         assigned_spec("a/b", (3, 4, 5), "hidden", 1, 2),
         assigned_spec("a/c", (), "vector"),
-        *read(make("lstm", "lstm")),
+        *roles.read(roles.make("lstm", "lstm")),
     ]
     for layer in layers_:
         config = json.loads(json.dumps(spec_to_config(layer)))

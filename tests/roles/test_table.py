@@ -1,13 +1,10 @@
 """The table of `summary`."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 
-from helpers.roles import make
-from helpers.roles import read
+from helpers import roles
 from helpers.tiers import logic
 from helpers.transformer import make_model
 from keras_lanton import Lanton
@@ -19,38 +16,30 @@ from keras_lanton.roles.spec import spec_to_config
 pytestmark = logic
 
 
-# The table.
-def test_summary(capsys):
-    layer = make("lstm", name="a_name_that_is_rather_long_" * 4)
-    records = read(layer)
-    printed = []
-    tables_of.print_summary(records, print_fn=printed.append)
-    assert capsys.readouterr().out == ""
-    (text,) = printed
-    for part in ("(4, 20)", "4 x (4 x 5)", "1 x 20", "hidden", "vector"):
-        assert part in text
-    assert "hidden: 180 params, 2 variables, 8 matrices" in text
-    assert "embedding: 0 params, 0 variables, 0 matrices" in text
-    assert "vector: 20 params, 1 variables, 1 vectors" in text
-    tables_of.print_summary(records)
-    assert "4 x (4 x 5)" in capsys.readouterr().out
-
-
-def test_summary_prints_paths_as_they_are():
-    record = assigned_spec("[bold]a[/bold]/kernel", (4, 5), "hidden")
-    printed = []
-    tables_of.print_summary([record], print_fn=printed.append)
-    assert "[bold]a[/bold]/kernel" in printed[0]
-    assert f"{math.prod(record.shape)}" in printed[0]
-
-
 def table(optimizer):
     printed = []
     optimizer.summary(print_fn=printed.append)
     return printed[0]
 
 
-# -- The table -------------------------------------------------------------
+def test_summary(capsys):
+    records = roles.read(roles.make("lstm", "a_name_that_is_rather_long_" * 4))
+    printed = []
+    tables_of.print_summary(records, print_fn=printed.append)
+    assert capsys.readouterr().out == ""
+    for part in (
+        *("(4, 20)", "4 x (4 x 5)", "1 x 20", "hidden", "vector"),
+        "hidden: 180 params, 2 variables, 8 matrices",
+        "embedding: 0 params, 0 variables, 0 matrices",
+        "vector: 20 params, 1 variables, 1 vectors",
+    ):
+        assert part in printed[0]
+    path = "[bold]a[/bold]/kernel"  # as it is, though it looks like markup
+    tables_of.print_summary([assigned_spec(path, (4, 5), "hidden")])
+    shown = capsys.readouterr().out
+    assert path in shown and "20" in shown
+
+
 def test_summary_has_steps_and_memory():
     model = make_model()
     optimizer = Lanton.paper(hidden_scale=0.25)
@@ -71,11 +60,8 @@ def test_summary_has_steps_and_memory():
     optimizer = Lanton()
     optimizer.build(model.trainable_variables)
     assert table(optimizer).count("AdamW") == 5  # the biases
-
-
-def test_summary_without_norms_has_no_steps():
-    optimizer = LayerwiseOptimizer(1e-3)
-    optimizer.build(make_model().trainable_variables)
+    optimizer = LayerwiseOptimizer(1e-3)  # without norms
+    optimizer.build(model.trainable_variables)
     text = table(optimizer)
     assert "RMS" not in text
     assert "times the weights" in text
@@ -105,23 +91,14 @@ def test_guesses_are_marked_and_survive_the_config():
     assert "guessed" not in spec_to_config(known)
 
 
-@pytest.mark.parametrize(
-    "size, text",
-    [
+def test_units_and_bytes_of_dtypes():
+    for size, text in (
         (0, "0 bytes"),
         (1023, "1,023 bytes"),
         (1024, "1.0 KiB"),
         (3 * 2**30, "3.0 GiB"),
         (5 * 2**40, "5,120.0 GiB"),
-    ],
-)
-def test_units(size, text):
-    assert tables_of.in_units(size) == text
-
-
-@pytest.mark.parametrize(
-    "dtype, size",
-    [("float32", 4), ("bfloat16", 2), ("int32", 4), ("bool", 1), ("int8", 1)],
-)
-def test_bytes_of_dtypes(dtype, size):
-    assert tables_of.bytes_of(dtype) == size
+    ):
+        assert tables_of.in_units(size) == text
+    sizes = {"float32": 4, "bfloat16": 2, "int32": 4, "bool": 1, "int8": 1}
+    assert {name: tables_of.bytes_of(name) for name in sizes} == sizes

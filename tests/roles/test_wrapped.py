@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from helpers import role_tables as tables
+from helpers import roles
 from helpers.roles import described
 from helpers.roles import hand
 from keras_lanton import Lanton
@@ -17,31 +17,31 @@ if keras.backend.backend() == "torch":
 
 # Names and shapes of Flax, and what they are.
 PARAMETERS = {
-    "tokens/embedding": ((9, 8), tables.TABLE),
-    "attention/query/kernel": ((8, 2, 4), tables.TO_HEADS),
-    "attention/query/bias": ((2, 4), tables.VECTOR),
-    "attention/key/kernel": ((8, 2, 4), tables.TO_HEADS),
-    "attention/out/kernel": ((2, 4, 8), tables.FROM_HEADS),
-    "attention/out/bias": ((8,), tables.VECTOR),
-    "LayerNorm_0/scale": ((8,), tables.VECTOR),
-    "Conv_0/kernel": ((3, 8, 5), tables.CONV_1D),
-    "Conv_0/bias": ((5,), tables.VECTOR),
-    "ConvTranspose_0/kernel": ((3, 5, 6), tables.CONV_1D),
-    "ConvTranspose_0/bias": ((6,), tables.VECTOR),
-    "Dense_0/kernel": ((8, 5), tables.DENSE),
-    "lm_head/kernel": ((8, 9), tables.HEAD),
+    "tokens/embedding": ((9, 8), roles.TABLE),
+    "attention/query/kernel": ((8, 2, 4), roles.TO_HEADS),
+    "attention/query/bias": ((2, 4), roles.VECTOR),
+    "attention/key/kernel": ((8, 2, 4), roles.TO_HEADS),
+    "attention/out/kernel": ((2, 4, 8), roles.FROM_HEADS),
+    "attention/out/bias": ((8,), roles.VECTOR),
+    "LayerNorm_0/scale": ((8,), roles.VECTOR),
+    "Conv_0/kernel": ((3, 8, 5), roles.CONV_1D),
+    "Conv_0/bias": ((5,), roles.VECTOR),
+    "ConvTranspose_0/kernel": ((3, 5, 6), roles.CONV_1D),
+    "ConvTranspose_0/bias": ((6,), roles.VECTOR),
+    "Dense_0/kernel": ((8, 5), roles.DENSE),
+    "lm_head/kernel": ((8, 9), roles.HEAD),
 }
 # Haiku and others; the first two have the outputs of a transposed kernel last
 # and second last, and nothing tells of the third.
 OTHERS = {
-    "linear/w": ((8, 5), tables.DENSE),
+    "linear/w": ((8, 5), roles.DENSE),
     "conv2_d_transpose/w": ((3, 3, 4, 8), "hidden - | 013 | 2"),
-    "conv2_d_transpose/b": ((4,), tables.VECTOR),
-    "0": ((8, 5), tables.DENSE),
-    "ConvTranspose_0/kernel": ((3, 5, 5), tables.CONV_1D),
-    "ConvTranspose_0/bias": ((5,), tables.VECTOR),
-    "bank/kernel": ((3, 8, 5), tables.EXPERTS),
-    "bank/bias": ((3, 5), tables.VECTOR),
+    "conv2_d_transpose/b": ((4,), roles.VECTOR),
+    "0": ((8, 5), roles.DENSE),
+    "ConvTranspose_0/kernel": ((3, 5, 5), roles.CONV_1D),
+    "ConvTranspose_0/bias": ((5,), roles.VECTOR),
+    "bank/kernel": ((3, 8, 5), roles.EXPERTS),
+    "bank/bias": ((3, 5), roles.VECTOR),
 }
 GUESSES = ["0", "ConvTranspose_0/kernel", "bank/kernel"]
 
@@ -86,12 +86,18 @@ def leaves(tree, prefix=""):
     return found
 
 
+def views(found):
+    return {path: described(spec) for path, spec in found.items()}
+
+
+def by_hand(parameters):
+    return {path: hand(line) for path, (_, line) in parameters.items()}
+
+
 def test_tree_of_parameters():
     layer = jax_layer(tree_of(PARAMETERS))
     found = read_parameters(layer)
-    assert {path: described(spec) for path, spec in found.items()} == {
-        path: hand(line) for path, (_, line) in PARAMETERS.items()
-    }
+    assert views(found) == by_hand(PARAMETERS)
     assert {spec.path for spec in found.values()} == {
         variable.path for variable in layer.trainable_variables
     }
@@ -102,9 +108,7 @@ def test_names_that_say_nothing_are_guesses():
     with pytest.warns(UserWarning, match="guesses") as caught:
         found = read_parameters(layer)
     assert len(caught) == 1
-    assert {path: described(spec) for path, spec in found.items()} == {
-        path: hand(line) for path, (_, line) in OTHERS.items()
-    }
+    assert views(found) == by_hand(OTHERS)
     assert [path for path in OTHERS if found[path].guessed] == GUESSES
 
 
@@ -149,23 +153,36 @@ def test_flax_module():
         pytest.skip("This Keras has no FlaxLayer on this backend.")
     with pytest.warns(UserWarning, match=r"guesses: \S+ \(3, 8, 8\) as"):
         found = read_parameters(layer)
-    views = {path: described(spec) for path, spec in found.items()}
-    assert views["params/tokens/embedding"] == hand(tables.TABLE)
-    for name in ("query", "key", "value"):
-        path = f"params/attention/{name}/kernel"
-        assert views[path] == hand(tables.TO_HEADS)
-    assert views["params/attention/out/kernel"] == hand(tables.FROM_HEADS)
-    assert views["params/ConvTranspose_0/kernel"] == hand(tables.CONV_1D)
-    assert views["params/lm_head/kernel"] == hand(tables.HEAD)
+    wanted = {
+        "tokens/embedding": roles.TABLE,
+        "attention/query/kernel": roles.TO_HEADS,
+        "attention/key/kernel": roles.TO_HEADS,
+        "attention/value/kernel": roles.TO_HEADS,
+        "attention/out/kernel": roles.FROM_HEADS,
+        "ConvTranspose_0/kernel": roles.CONV_1D,
+        "lm_head/kernel": roles.HEAD,
+    }
+    for path, line in wanted.items():
+        assert described(found[f"params/{path}"]) == hand(line), path
 
 
 # -- SavedModels of TensorFlow -----------------------------------------------
 
 
-@pytest.fixture
-def saved(tmp_path):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("Keras has TFSMLayer on TensorFlow alone.")
+SAVED = {
+    "tokens_embeddings": roles.TABLE,
+    "query_kernel": roles.TO_HEADS,
+    "conv_kernel": roles.CONV_1D,
+    "conv_bias": roles.VECTOR,
+    "dense_kernel": roles.DENSE,
+    "dense_bias": roles.VECTOR,
+}
+
+
+@pytest.mark.skipif(
+    keras.backend.backend() != "tensorflow", reason="it alone has TFSMLayer"
+)
+def test_saved_model(tmp_path):
     tokens = keras.Input((6,), dtype="int32")
     x = layers.Embedding(9, 4, name="tokens")(tokens)
     x = layers.EinsumDense("abc,cde->abde", (None, 2, 3), name="query")(x)
@@ -174,25 +191,10 @@ def saved(tmp_path):
     outputs = layers.Dense(9, name="dense")(x)
     path = str(tmp_path / "saved")
     keras.Model(tokens, outputs).export(path, verbose=False)
-    return layers.TFSMLayer(path)
-
-
-SAVED = {
-    "tokens_embeddings": tables.TABLE,
-    "query_kernel": tables.TO_HEADS,
-    "conv_kernel": tables.CONV_1D,
-    "conv_bias": tables.VECTOR,
-    "dense_kernel": tables.DENSE,
-    "dense_bias": tables.VECTOR,
-}
-
-
-def test_saved_model(saved):
+    saved = layers.TFSMLayer(path)
     found = {spec.path: described(spec) for _, spec in read_model(saved)}
     assert found == {name: hand(line) for name, line in SAVED.items()}
-
-
-def test_without_read_roles_kernels_of_a_saved_model_are_guesses(saved):
+    # Without `read_roles` one kernel is a guess.
     optimizer = Lanton()
     with pytest.warns(UserWarning, match="conv_kernel") as caught:
         optimizer.build(saved.trainable_variables)

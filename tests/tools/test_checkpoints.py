@@ -15,55 +15,6 @@ from keras_lanton import load_checkpoint
 pytestmark = logic
 
 
-# -- Loading all or nothing --------------------------------------------------
-def test_load_checkpoint_builds_the_optimizer(tmp_path):
-    model = faults.built_model()
-    faults.train(model, 3)
-    model.save(tmp_path / "x.keras")
-    other = faults.built_model(seed=1)
-    other.compile(lanton(**faults.OPTIONS), loss="mse", jit_compile=False)
-    load_checkpoint(other, tmp_path / "x.keras")
-    assert faults.equal(faults.state(other), faults.state(model))
-
-
-def test_load_checkpoint_names_what_does_not_fit(tmp_path):
-    model = faults.built_model()
-    before = faults.state(model)
-    other = faults.built_model(width=5)
-    other.save(tmp_path / "x.keras")
-    with pytest.raises(ValueError, match="nothing was loaded.*first") as error:
-        load_checkpoint(model, tmp_path / "x.keras")
-    assert f"path='{tmp_path / 'x.keras'}'" in str(error.value)
-    data = (tmp_path / "x.keras").read_bytes()
-    (tmp_path / "x.keras").write_bytes(data[:-100])
-    with pytest.raises(ValueError, match="cut off"):
-        load_checkpoint(model, tmp_path / "x.keras")
-    with pytest.raises(FileNotFoundError):
-        load_checkpoint(model, tmp_path / "none.keras")
-    assert faults.equal(faults.state(model), before)
-
-
-def test_load_checkpoint_into_a_model_that_is_not_compiled(tmp_path):
-    model = faults.built_model()
-    model.save(tmp_path / "model.keras")
-    bare = make_model(6, seed=1)
-    load_checkpoint(bare, tmp_path / "model.keras")
-    for one, two in zip(bare.weights, model.weights, strict=True):
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
-        )
-
-
-@pytest.mark.parametrize("model, path", [(3, "x.keras"), (None, 3)])
-def test_load_checkpoint_wants_a_model_and_a_path(model, path):
-    model = model or faults.built_model()
-    with pytest.raises(
-        ValueError, match="model and the path.*Received: model="
-    ):
-        load_checkpoint(model, path)
-
-
-# -- Which optimizer ---------------------------------------------------------
 KINDS = (".keras", ".weights.h5")
 OURS = {
     "Lanton": Lanton,
@@ -85,9 +36,10 @@ KERAS = {
 }
 
 
-def compiled(optimizer, seed=0):
+def compiled(optimizer, seed=0, steps=0):
     model = faults.built_model(seed=seed)
     model.compile(optimizer, loss="mse", jit_compile=False)
+    faults.train(model, steps)
     return model
 
 
@@ -97,15 +49,39 @@ def written(model, path):
     return path
 
 
+def assert_same_weights(found, wanted):
+    for one, two in zip(found.weights, wanted.weights, strict=True):
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
+        )
+
+
+def test_load_checkpoint_names_what_does_not_fit(tmp_path):
+    model = faults.built_model()
+    before = faults.state(model)
+    path = written(faults.built_model(width=5), tmp_path / "x.keras")
+    with pytest.raises(ValueError, match="nothing was loaded.*first") as error:
+        load_checkpoint(model, path)
+    assert f"path='{path}'" in str(error.value)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match="cut off"):
+        load_checkpoint(model, path)
+    with pytest.raises(FileNotFoundError):
+        load_checkpoint(model, tmp_path / "none.keras")
+    assert faults.equal(faults.state(model), before)
+    for given in ((3, "x.keras"), (model, 3)):
+        with pytest.raises(ValueError, match="model and.*Received: model="):
+            load_checkpoint(*given)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OURS)
 def test_a_state_of_ours_is_refused_by_another_optimizer(name, kind, tmp_path):
-    model = compiled(OURS[name]())
-    faults.train(model, 2)
+    """It is loaded by its own, which need not be built."""
+    model = compiled(OURS[name](), steps=2)
     path = written(model, tmp_path / f"x{kind}")
     for other in KERAS.values():
-        victim = compiled(other(), seed=1)
-        faults.train(victim, 1)
+        victim = compiled(other(), seed=1, steps=1)
         before = faults.state(victim)
         with pytest.raises(ValueError, match="nothing was loaded.*Received: "):
             load_checkpoint(victim, path)
@@ -116,8 +92,7 @@ def test_a_state_of_ours_is_refused_by_another_optimizer(name, kind, tmp_path):
 
 
 def test_the_error_names_both_optimizers(tmp_path):
-    model = compiled(Lanton(name="mine"))
-    faults.train(model, 1)
+    model = compiled(Lanton(name="mine"), steps=1)
     path = written(model, tmp_path / "x.weights.h5")
     with pytest.raises(ValueError, match="'mine'.*Compile.*Received: .*Adam"):
         load_checkpoint(compiled("adam"), path)
@@ -126,8 +101,7 @@ def test_the_error_names_both_optimizers(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", KERAS)
 def test_optimizers_of_keras_load_their_own(name, kind, tmp_path):
-    model = compiled(KERAS[name]())
-    faults.train(model, 2)
+    model = compiled(KERAS[name](), steps=2)
     path = written(model, tmp_path / f"x{kind}")
     other = compiled(KERAS[name](), seed=1)
     load_checkpoint(other, path)
@@ -136,21 +110,21 @@ def test_optimizers_of_keras_load_their_own(name, kind, tmp_path):
         load_checkpoint(faults.built_model(), path)
 
 
-def test_adamw_loads_weights_without_a_state(tmp_path):
-    """Saved before the first step, and without an optimizer."""
-    new = compiled("adamw")
-    bare = make_model(6)
-    for i, model in enumerate([new, bare]):
-        path = written(model, tmp_path / f"{i}.keras")
-        other = compiled("adamw", seed=1)
-        load_checkpoint(other, path)
-        for one, two in zip(other.weights, model.weights, strict=True):
-            np.testing.assert_array_equal(
-                keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(two)
-            )
+@pytest.mark.parametrize(
+    ("saved", "target"),
+    [
+        (lambda: compiled("adamw"), lambda: compiled("adamw", seed=1)),
+        (lambda: make_model(6), lambda: compiled("adamw", seed=1)),
+        (faults.built_model, lambda: make_model(6, seed=1)),
+    ],
+    ids=["before its first step", "of no optimizer", "into no optimizer"],
+)
+def test_weights_without_a_state(saved, target, tmp_path):
+    model, other = saved(), target()
+    load_checkpoint(other, written(model, tmp_path / "x.keras"))
+    assert_same_weights(other, model)
 
 
-# -- Low-rank adapters -------------------------------------------------------
 def test_adapters_that_are_loaded_as_zeros_are_told(tmp_path):
     """Keras saves the sum of kernel and adapter."""
     inputs = keras.Input((4,), dtype="int32")

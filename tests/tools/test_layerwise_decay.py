@@ -54,12 +54,20 @@ def test_rates_fall_from_the_last_block_to_the_first():
         assert rate == pytest.approx(wanted[name]), path
 
 
+def named(*names):
+    return keras.Sequential(
+        [keras.Input((4,)), *(layers.Dense(4, name=name) for name in names)]
+    )
+
+
 def test_block_10_is_not_block_1():
+    """And of several equal layers the first has no number."""
     found = rates(make_model(12), 0.9)
-    (one,) = {rate for path, rate in found.items() if "block_1/" in path}
-    (ten,) = {rate for path, rate in found.items() if "block_10/" in path}
-    assert one == pytest.approx(0.9**11)
-    assert ten == pytest.approx(0.9**2)
+    for block, rate in ((1, 0.9**11), (10, 0.9**2)):
+        (one,) = {r for path, r in found.items() if f"block_{block}/" in path}
+        assert one == pytest.approx(rate)
+    found = rates(named("emb", "enc", "enc_1", "enc_2", "head"), 0.5)
+    assert [*found.values()][::2] == [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0]
 
 
 def test_blocks_of_keras_hub():
@@ -73,12 +81,8 @@ def test_blocks_of_keras_hub():
         max_sequence_length=6,
     )
     found = rates(model, 0.5)
-    assert {
-        rate for path, rate in found.items() if "transformer_layer_1/" in path
-    } == {0.5}
-    assert {rate for path, rate in found.items() if "embedding" in path} == {
-        0.5**3
-    }
+    for part, rate in (("transformer_layer_1/", 0.5), ("embedding", 0.5**3)):
+        assert {r for path, r in found.items() if part in path} == {rate}
     after = [path for path, rate in found.items() if rate == 1.0]
     assert all("pooled" in path for path in after)
 
@@ -90,27 +94,12 @@ def test_wrong_factors(factor):
 
 
 def test_a_model_without_blocks():
-    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
     with pytest.raises(ValueError, match="two blocks or more"):
-        layerwise_decay(model, 0.9)
-
-
-def test_names_that_keras_gives():
-    """The first of several equal layers has no number."""
-    names = ("emb", "enc", "enc_1", "enc_2", "head")
-    model = keras.Sequential(
-        [keras.Input((4,)), *(layers.Dense(4, name=n) for n in names)]
-    )
-    found = rates(model, 0.5)
-    wanted = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-    assert [*found.values()][::2] == [*wanted]
+        layerwise_decay(named("dense"), 0.9)
 
 
 def test_a_model_that_is_loaded_before_its_first_step(tmp_path):
-    names = ("emb", "block_0", "block_1", "head")
-    model = keras.Sequential(
-        [keras.Input((4,)), *(layers.Dense(4, name=n) for n in names)]
-    )
+    model = named("emb", "block_0", "block_1", "head")
     multipliers = layerwise_decay(model, 0.5)
     model.compile(Lanton(rate_multipliers=multipliers), "mse")
     model.save(tmp_path / "model.keras")

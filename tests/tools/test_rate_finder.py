@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from keras import layers
 
+from helpers.models import to_arrays
 from helpers.tiers import logic
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
@@ -37,8 +38,8 @@ def make_data(count=96):
     return x, np.tanh(x[:, :3] + x[:, 3:6])
 
 
-def values(variables):
-    return [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
+def find(model, x, y=None, **options):
+    return find_learning_rate(model, x, y, **{**FEW, **options}, verbose=False)
 
 
 @logic
@@ -63,10 +64,10 @@ def test_model_and_optimizer_are_as_they_were():
     model, data = make_model(), make_data()
     model.fit(*data, batch_size=32, verbose=0)
     optimizer = model.optimizer
-    before = values([*model.variables, *optimizer.variables])
-    find_learning_rate(model, *data, **FEW, verbose=False)
+    before = to_arrays([*model.variables, *optimizer.variables])
+    find(model, *data)
     assert model.optimizer is optimizer
-    after = values([*model.variables, *optimizer.variables])
+    after = to_arrays([*model.variables, *optimizer.variables])
     for one, two in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, two)
     model.fit(*data, batch_size=32, verbose=0)  # and it goes on
@@ -76,7 +77,7 @@ def test_model_and_optimizer_are_as_they_were():
 @logic
 def test_interrupted():
     model, (x, y) = make_model(), make_data()
-    before = values(model.variables)
+    before = to_arrays(model.variables)
     optimizer = model.optimizer
 
     def batches():
@@ -86,7 +87,7 @@ def test_interrupted():
     with pytest.raises(KeyboardInterrupt):
         find_learning_rate(model, batches(), verbose=False)
     assert model.optimizer is optimizer
-    for one, two in zip(before, values(model.variables), strict=True):
+    for one, two in zip(before, to_arrays(model.variables), strict=True):
         np.testing.assert_array_equal(one, two)
 
 
@@ -94,34 +95,36 @@ def test_interrupted():
 def test_schedule_and_loss_scaling():
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
     inner = Lanton(schedule, newton_schulz=SHORT)
-    model = make_model(keras.optimizers.LossScaleOptimizer(inner))
+    scaled = keras.optimizers.LossScaleOptimizer(inner, initial_scale=8.0)
+    model = make_model(scaled)
     x, y = make_data()
     batches = [(x[:48], y[:48]), (x[48:], y[48:])]
-    found = find_learning_rate(model, batches, **FEW, verbose=False)
-    assert len(found.rates) >= 2
+    assert len(find(model, batches).rates) >= 2
     assert model.optimizer.inner_optimizer is inner
+    with rate_finder._trial(model, batches[0]):
+        assert float(model.optimizer.dynamic_scale) == 8.0
 
 
 @logic
-def test_diverging_run_is_not_the_best(capsys):
+def test_diverging_run_is_not_the_best(tmp_path, capsys):
     model, data = make_model(), make_data()
     found = find_learning_rate(model, *data, rates=(0.1, 1e4), steps=20)
     assert np.isinf(found.losses[-1])
     assert found.learning_rate < 1
     assert "20/20" in capsys.readouterr().out
     with pytest.raises(ValueError, match="at one of the rates. Received: .*1e"):
-        find_learning_rate(model, *data, rates=(1e8,), steps=10, verbose=False)
+        find(model, *data, rates=(1e8,))
+    pytest.importorskip("matplotlib")
+    found.plot(tmp_path / "rates.png")
+    assert (tmp_path / "rates.png").stat().st_size > 5_000
 
 
 @logic
 def test_each_run_starts_from_the_same_state():
     """So the order of the rates does not matter."""
-    data = make_data()
-    both = find_learning_rate(
-        make_model(), *data, rates=(1e-3, 1e-2), steps=10, verbose=False
-    )
-    one = find_learning_rate(
-        make_model(), *data, rates=(1e-2,), steps=10, verbose=False
+    both, one = (
+        find(make_model(), *make_data(), rates=rates)
+        for rates in ((1e-3, 1e-2), (1e-2,))
     )
     assert both.losses[both.rates == 1e-2] == one.losses[one.rates == 1e-2]
 
@@ -134,16 +137,16 @@ def test_inputs_by_name():
     model.compile(Lanton(1e-3, newton_schulz=SHORT), "mse")
     x, y = make_data()
     x = {"a": x, "b": x}
-    assert find_learning_rate(model, x, y, **FEW, verbose=False).learning_rate
+    assert find(model, x, y).learning_rate
     with pytest.raises(ValueError, match="Received: lengths 96, 5, 96"):
-        find_learning_rate(model, {**x, "b": x["b"][:5]}, y, verbose=False)
+        find(model, {**x, "b": x["b"][:5]}, y)
 
 
 @logic
 def test_model_that_is_not_built():
     model = keras.Sequential([layers.Dense(3)])
     model.compile(Lanton(1e-3, newton_schulz=SHORT), "mse")
-    find_learning_rate(model, *make_data(), **FEW, verbose=False)
+    find(model, *make_data())
     assert model.built
 
 
@@ -158,19 +161,15 @@ def test_lowest_point():
 
 
 @logic
-def test_picture_and_progress(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    found = find_learning_rate(make_model(), *make_data(), **FEW)
-    assert "10/10" in capsys.readouterr().out
-    found.plot(tmp_path / "rates.png")
-    assert (tmp_path / "rates.png").stat().st_size > 5_000
-
-
-@logic
-def test_roles_set_by_hand_are_kept():
-    model = make_model()
+def test_roles_and_exclusions_are_kept():
+    model, data = make_model(), make_data()
     model.optimizer.assign_role("vector", model.layers[1].kernel)
-    find_learning_rate(model, *make_data(), **FEW, verbose=False)
+    model.optimizer.exclude_from_weight_decay([model.layers[-1].kernel])
+    with rate_finder._trial(model, [one[:4] for one in data]) as trial:
+        decayed = dict(zip(trial.layers, trial._layout.decayed, strict=True))
+    found = {spec.path: one for spec, one in decayed.items()}
+    assert found["first/kernel"] and not found["second/kernel"]
+    find(model, *data)
     model.optimizer.build(model.trainable_variables)
     assert model.optimizer.layers[0].role == "vector"
 
@@ -188,47 +187,14 @@ def test_roles_set_by_hand_are_kept():
         ({"x": np.zeros((0, 8))}, "Received: lengths 0, 96"),
         ({"x": [], "y": None}, "Received: none in loop 1"),
         ({"x": 3, "y": None}, "Received: x=3"),
+        ({"y": np.full((96, 3), np.nan)}, "Received: nan"),
+        ({"model": "sgd"}, "Received: optimizer="),
     ],
-    ids=str,
+    ids=range(11),
 )
 def test_wrong_arguments(arguments, said):
     x, y = make_data()
+    given = {"x": x, "y": y, **arguments}
+    model = make_model(given.pop("model", None))
     with pytest.raises(ValueError, match=said):
-        find_learning_rate(
-            make_model(), **{"x": x, "y": y, "verbose": False, **arguments}
-        )
-
-
-@logic
-def test_another_optimizer():
-    with pytest.raises(ValueError, match="Received: optimizer="):
-        find_learning_rate(make_model("sgd"), *make_data())
-
-
-@logic
-def test_loss_that_is_nan():
-    x, y = make_data()
-    with pytest.raises(ValueError, match="Received: nan"):
-        find_learning_rate(make_model(), x, y * np.nan, verbose=False)
-
-
-@logic
-def test_variables_that_do_not_decay_do_not_in_the_search():
-    model = make_model()
-    kernel = model.trainable_variables[0]
-    model.optimizer.exclude_from_weight_decay([kernel])
-    x, y = make_data()
-    batch = next(iter([(x[:4], y[:4])]))
-    with rate_finder._trial(model, batch) as trial:
-        assert not trial._layout.decayed[0]
-        assert trial._layout.decayed[1]
-
-
-@logic
-def test_the_loss_scale_is_kept():
-    model = make_model(
-        keras.optimizers.LossScaleOptimizer(Lanton(1e-3), initial_scale=8.0)
-    )
-    x, y = make_data()
-    with rate_finder._trial(model, (x[:4], y[:4])):
-        assert float(model.optimizer.dynamic_scale) == 8.0
+        find_learning_rate(model, **given, verbose=False)

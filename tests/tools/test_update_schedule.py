@@ -21,9 +21,8 @@ def rate(schedule, step):
 def test_a_window_is_a_step(window):
     schedule = UpdateSchedule(STEP, window)
     count = window or 1
-    for micro_step in range(5 * count):
-        wanted = rate(STEP, micro_step // count)
-        assert rate(schedule, micro_step) == wanted
+    for step in range(5 * count):
+        assert rate(schedule, step) == rate(STEP, step // count)
 
 
 def test_an_optimizer_takes_the_rates_of_updates():
@@ -41,12 +40,10 @@ def test_an_optimizer_takes_the_rates_of_updates():
         some = slice(4 * micro_step, 4 * micro_step + 4)
         model.train_on_batch(x[some], y[some])
         after = model.get_weights()
-        moved.append(
-            any(np.any(a != b) for a, b in zip(after, before, strict=True))
-        )
-    updates = moved[1::2]
+        pairs = zip(after, before, strict=True)
+        moved.append(any(np.any(one != two) for one, two in pairs))
     assert not any(moved[::2])  # windows that are open
-    assert updates == [True, True, True, False, False]
+    assert moved[1::2] == [True, True, True, False, False]
 
 
 @logic
