@@ -266,24 +266,16 @@ def test_what_adamw_does_not_move_has_its_options():
 
 
 def test_paper_takes_all_arguments():
-    made = Lanton.paper(1e-3)
-    assert float(made.learning_rate) == np.float32(1e-3)
-    assert made.auxiliary_adamw is None and not made.nesterov
-    assert not made.bias_correction
-    assert made.noise == NoiseAdaptiveRate(
-        alpha=0.3,
-        within_matrices=False,
-        alpha_unit="group_noise",
-        group_reduction="max",
-    )
-    other = Lanton.paper(
+    """tests/test_lanton.py has the paper's own."""
+    made = Lanton.paper(
         learning_rate=1e-3,
         nesterov=True,
         noise=NoiseAdaptiveRate(),
         auxiliary_adamw=AuxiliaryAdamW(roles=["embedding"]),
     )
-    assert other.nesterov and other.noise.group_reduction == "mean"
-    assert other.auxiliary_adamw.roles == ("embedding",)
+    assert float(made.learning_rate) == np.float32(1e-3)
+    assert made.nesterov and made.noise.group_reduction == "mean"
+    assert made.auxiliary_adamw.roles == ("embedding",)
     with pytest.raises(ValueError, match="momentun"):
         Lanton.paper(momentun=0.9)
 

@@ -3,11 +3,14 @@
 The oracles have the rest on every backend: they compare whole steps.
 """
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+from keras_lanton.backends import Backend
 from keras_lanton.backends import backend
 
 
@@ -63,6 +66,42 @@ def test_shrunk_signs():
     wanted = np.where(noisy, x / np.sqrt(x**2 + rows * columns), np.sign(X))
     np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, atol=1e-5)
     np.testing.assert_array_equal(ops.convert_to_numpy(given), X)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("wrap", [float, ops.convert_to_tensor])
+def test_adam_directions(wrap, before):
+    """Of numbers and of tensors; the moments stay as they are."""
+    m, roots = np.abs(numbers(2, 3, 4))
+    given = [list(map(ops.convert_to_tensor, part)) for part in (m, roots)]
+    found = backend.adam_directions(
+        *given,
+        (wrap(np.float32(0.19)), wrap(np.float32(0.3))),
+        epsilon=0.01,
+        epsilon_before_debiasing=before,
+    )
+    below = roots + 0.01 if before else roots / 0.3 + 0.01
+    wanted = m / below * (0.3 / 0.19) if before else m / 0.19 / below
+    kept = [ops.convert_to_numpy(x) for x in given[1]]
+    np.testing.assert_array_equal(kept, roots)
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ops.convert_to_numpy(x), y, rtol=1e-5)
+    assert backend.adam_directions([], [], (1.0, 1.0), epsilon=1e-8) == []
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_backend_adds_products_as_the_reference(count):
+    shapes = [(3, 5, 7), *[(3, 5, 4), (3, 4, 7)] * count]
+    C, *factors = (ops.convert_to_tensor(numbers(*shape)) for shape in shapes)
+    pairs = list(zip(factors[::2], factors[1::2], strict=True))
+    found, wanted = (
+        ops.convert_to_numpy(add(C, pairs, beta=-2.5, alpha=1.5))
+        for add in (
+            backend.add_products,
+            functools.partial(Backend.add_products, backend),
+        )
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("scale", [1e-35, 1e-10, 1.0, 1e18, 1e30, 3.4e38])

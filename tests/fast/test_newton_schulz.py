@@ -68,8 +68,9 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_the_iteration_of_numpy(form, name, shape):
     X = np.random.default_rng(0).standard_normal((3, *shape), "float32")
-    if form.startswith("gram") and name == "you" and shape[0] == shape[1]:
-        pytest.skip("rough, and not the form of squares")
+    rough = form.startswith("gram") and name in ("you", "polar_express")
+    if rough and shape[0] == shape[1]:
+        pytest.skip("squares do not take this form")
     rows = coefficient_rows(ROWS.get(name, name), 5)
     expected = np.stack([plain_newton_schulz(x, rows) for x in X])
     found = ops.convert_to_numpy(FORMS[form](ops.convert_to_tensor(X), rows))

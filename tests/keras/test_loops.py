@@ -51,7 +51,8 @@ SETTINGS = {
         "noise_reference": "independent_gradient",
         "gradient_accumulation_steps": 2,
     },
-    "defaults": PRESETS["defaults"],
+    # With what this model of width 4 needs to be smaller.
+    "defaults": {**PRESETS["defaults"], "embedding_scale": 4.0},
 }
 
 

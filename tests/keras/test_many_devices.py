@@ -148,9 +148,9 @@ def share_of(data, number, count):
     ]
 
 
-def compiled(model, options):
+def compiled(model, optimizer):
     model.compile(
-        optimizer=make_optimizer(options),
+        optimizer=optimizer,
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=BACKEND == "jax",
     )
@@ -184,7 +184,7 @@ def result(model, optimizer):
 
 def fit(options, bad_step=None):
     """On whatever devices were set up before."""
-    model = compiled(make_model(), options)
+    model = compiled(make_model(), make_optimizer(options))
     train(model, make_data(bad_step), BATCH)
     return result(model, model.optimizer)
 
@@ -291,7 +291,7 @@ def jax_processes(options, address, count, number):
     distribution.set_distribution(
         distribution.DataParallel(auto_shard_dataset=False)
     )
-    model = compiled(make_model(), options)
+    model = compiled(make_model(), make_optimizer(options))
     share = share_of(make_data(), number, count)
     rows = [one.reshape(-1, one.shape[-1]) for one in share]
     train(model, rows, BATCH // count)
@@ -338,43 +338,42 @@ def two_cpus():
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
 
-def tensorflow_mirrored(options, bad_step=None):
+def tensorflow_mirrored(options, bad_step=None, file=None):
     """`fit`; afterwards both replicas hold the same weights and state."""
     with two_cpus().scope():
-        model = compiled(make_model(), options)
+        model = compiled(make_model(), make_optimizer(options))
         train(model, make_data(bad_step), BATCH)
     for variable in [*model.variables, *model.optimizer.variables]:
         values = two_cpus().experimental_local_results(variable.value)
         one, two = (value.numpy() for value in values)
         np.testing.assert_array_equal(one, two, variable.path)
-    return result(model, model.optimizer)
+    found = result(model, model.optimizer)
+    if file is not None:
+        check_calls_outside(model, file)
+    return found
 
 
-def tensorflow_scopes(file):
+def check_calls_outside(trained, file):
     """What changes or trains a model, called outside of the scope.
 
     An optimizer from outside of it is an error, not other weights.
     """
+    trained.save_weights(file)
     with two_cpus().scope():
-        other, model = (compiled(make_model(), {}) for _ in range(2))
-        other.optimizer.build(other.trainable_variables)
-        other.set_weights([2 * weight for weight in other.get_weights()])
-    other.save_weights(file)
+        model = compiled(make_model(), make_optimizer({}))
     x, y, _ = make_data()
     options = {"batch_size": BATCH, "verbose": False}
     assert advise_batch_size(model, x, y, **options).batch_size >= 1
     found = find_learning_rate(model, x, y, steps=10, **options)
     assert found.learning_rate > 0
     load_checkpoint(model, file)
-    saved, loaded = (result(one, one.optimizer) for one in (other, model))
+    saved, loaded = (result(one, one.optimizer) for one in (trained, model))
     assert saved == loaded
     outside = make_optimizer({})
     with two_cpus().scope():
-        model = make_model()
-        model.compile(optimizer=outside, loss="mse", jit_compile=False)
-    with pytest.raises(ValueError, match="Strategy"):
-        model.fit(x, y, verbose=0)
-    return []
+        model = compiled(make_model(), outside)
+    with pytest.raises((RuntimeError, ValueError), match="Strategy"):
+        train(model, make_data(), BATCH)
 
 
 def tensorflow_loop(options, address=None, count=1, number=0):
@@ -431,7 +430,6 @@ CASES = {
         jax_processes,
         torch_processes,
         tensorflow_mirrored,
-        tensorflow_scopes,
         tensorflow_loop,
     )
 }
@@ -563,17 +561,13 @@ def test_two_torch_processes(name, shared, tmp_path):
 
 @on_tensorflow
 @pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
-def test_mirrored(name):
+def test_mirrored(name, tmp_path):
     if name in ("option_2", "left_to_the_compiler"):
         pytest.skip("Keras has no accumulation under MirroredStrategy")
     arguments = arguments_of(name)
-    found = run("tensorflow_mirrored", arguments)
+    own = {"file": str(tmp_path / "x.weights.h5")} if name == "defaults" else {}
+    found = run("tensorflow_mirrored", {**arguments, **own})
     assert_same(found, fit(**arguments), arguments["bad_step"])
-
-
-@on_tensorflow
-def test_calls_outside_of_the_scope(tmp_path):
-    run("tensorflow_scopes", {"file": str(tmp_path / "x.weights.h5")})
 
 
 @on_tensorflow
