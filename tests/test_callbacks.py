@@ -46,10 +46,16 @@ def make_data():
     return x, x
 
 
-def fit(model, *callbacks, epochs=1, **kwargs):
-    x, y = make_data()
-    kwargs = {"batch_size": 4, "shuffle": False, "verbose": 0, **kwargs}
-    model.fit(x, y, epochs=epochs, callbacks=list(callbacks), **kwargs)
+def fit(model, *callbacks, **options):
+    """The last of the callbacks, and the history."""
+    options = {"batch_size": 4, "shuffle": False, "verbose": 0, **options}
+    history = model.fit(*make_data(), callbacks=list(callbacks), **options)
+    return callbacks[-1], history.history
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 class Reports(keras.callbacks.Callback):
@@ -103,9 +109,7 @@ def test_figures_are_those_of_the_report(optimizer):
 
 @logic
 def test_measured_layers_alone():
-    model = make_model()
-    monitor = NoiseMonitor(every=STEPS)
-    fit(model, monitor)
+    monitor, _ = fit(make_model(), NoiseMonitor(every=STEPS))
     assert monitor.roles == ["embedding", *["hidden"] * 3, "embedding"]
     assert monitor.blocks == ["embedding", "qk", "vo", "mlp", "head"]
     assert not any("bias" in path for path in monitor.paths)
@@ -120,8 +124,7 @@ def test_loss_scaling_and_steps_per_execution():
         jit_compile=BACKEND == "jax",
         **options,
     )
-    monitor = NoiseMonitor(every=2)
-    fit(model, monitor)
+    monitor, _ = fit(model, NoiseMonitor(every=2))
     if not options:
         assert monitor.steps.tolist() == [2, 4, 6]
     else:
@@ -156,10 +159,8 @@ def test_another_model():
 @logic
 def test_csv(tmp_path):
     path = tmp_path / "folder" / "noise.csv"
-    model, monitor = make_model(), NoiseMonitor(every=3, csv=path)
-    fit(model, monitor)
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    monitor, _ = fit(make_model(), NoiseMonitor(every=3, csv=path))
+    rows = rows_of(path)
     assert [row["step"] for row in rows] == ["3"] * 5 + ["6"] * 5
     assert [row["path"] for row in rows[:5]] == monitor.paths
     assert rows[0]["role"] == rows[0]["block"] == "embedding"
@@ -177,16 +178,14 @@ def test_csv_of_a_run_that_is_gone_on_with(tmp_path):
     fit(model, NoiseMonitor(every=3, csv=path))
     with path.open("a") as file:
         file.write("9,a,0,hidden,mlp,1.0,1.0,0.1\n9,b,0,hid")
-    monitor = NoiseMonitor(every=3, csv=path)
-    fit(model, monitor)  # whose optimizer is at 6
+    # The optimizer is at 6.
+    monitor, _ = fit(model, NoiseMonitor(every=3, csv=path))
     assert monitor.steps.tolist() == [3, 6, 9, 12]
     assert monitor.noise.shape == (4, 5)
-    with path.open(newline="") as file:
-        steps = [row["step"] for row in csv.DictReader(file)]
+    steps = [row["step"] for row in rows_of(path)]
     assert steps == [k for k in ("3", "6", "9", "12") for _ in range(5)]
     fit(make_model(), NoiseMonitor(every=6, csv=path))  # a new run
-    with path.open(newline="") as file:
-        assert {row["step"] for row in csv.DictReader(file)} == {"6"}
+    assert {row["step"] for row in rows_of(path)} == {"6"}
 
 
 @logic
@@ -208,18 +207,34 @@ def test_csv_of_a_model_that_is_numbered_anew(tmp_path):
     monitor = NoiseMonitor(3, csv=path)
     second.fit(x, x[:, :2], batch_size=2, callbacks=[monitor])
     assert monitor.steps.tolist() == [3, 6, 9, 12]
-    with path.open(newline="") as file:
-        paths = {row["path"] for row in csv.DictReader(file)}
-    assert paths == set(monitor.paths)
+    assert {row["path"] for row in rows_of(path)} == set(monitor.paths)
 
 
 @logic
 def test_csv_of_something_else(tmp_path):
+    """Of another table, or of another model: it stays."""
     path = tmp_path / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="Received: csv=.*other.csv"):
-        fit(make_model(), NoiseMonitor(csv=path))
-    assert path.read_text() == "a,b\n1,2\n"
+    model = make_model()
+    fit(model, NoiseMonitor(every=3, csv=path))
+    renamed = path.read_text().replace("query", "key")
+    for text, said in (
+        ("a,b\n1,2\n", "Received: csv=.*other.csv"),
+        (renamed, "matrices, or a new"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            fit(model, NoiseMonitor(every=3, csv=path))
+        assert path.read_text() == text
+
+
+@logic
+def test_csv_whose_last_row_is_cut_off(tmp_path):
+    path = tmp_path / "noise.csv"
+    model = make_model()
+    fit(model, NoiseMonitor(every=3, csv=path))
+    path.write_text(path.read_text()[:-4])
+    monitor, _ = fit(model, NoiseMonitor(every=3, csv=path))
+    assert monitor.steps.tolist() == [3, 9, 12]
 
 
 @logic
@@ -245,28 +260,17 @@ def test_logs_have_a_summary(tmp_path):
     """What CSVLogger and `History` get, though no record was taken yet."""
     model, monitor = make_model(), NoiseMonitor(every=100)
     logger = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    x, y = make_data()
-    history = model.fit(
-        x, y, batch_size=4, epochs=2, verbose=0, callbacks=[monitor, logger]
-    )
-    report = model.optimizer.noise_report()
-    ratios = np.concatenate(
-        [report[path]["ratio"] for path in dict.fromkeys(monitor_paths(model))]
-    )
-    logs = history.history
+    _, logs = fit(model, monitor, logger, epochs=2)
+    optimizer = model.optimizer
+    report = optimizer.noise_report()
+    measured = [s for s in optimizer.layers if s.role in optimizer.lmo_roles]
+    ratios = np.concatenate([report[s.path]["ratio"] for s in measured])
     assert logs["smallest_ratio"][-1] == pytest.approx(ratios.min())
     assert logs["largest_ratio"][-1] == pytest.approx(ratios.max())
     query = report["query/kernel"]["noise"].mean()
     assert logs["noise_qk"][-1] == pytest.approx(query)
-    with (tmp_path / "log.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(tmp_path / "log.csv")
     assert [float(row["noise_qk"]) for row in rows] == logs["noise_qk"]
-
-
-def monitor_paths(model):
-    """Paths of the matrices that are measured."""
-    roles = model.optimizer.lmo_roles
-    return [s.path for s in model.optimizer.layers if s.role in roles]
 
 
 def test_printed_line(capsys):
@@ -329,13 +333,10 @@ def test_optimizers_that_measure_nothing(optimizer):
 @logic
 def test_noise_scale():
     """Half of the squared noise: a sample has two gradients' noise."""
-    noise = NoiseAdaptiveRate(interval=1)
-    model, monitor = make_model(noise=noise), NoiseMonitor(every=1)
-    fit(model, monitor)
+    monitor, _ = fit(make_model(noise=EVERY_STEP), NoiseMonitor(every=1))
     np.testing.assert_allclose(monitor.noise_scale, monitor.noise**2 / 2)
     model = make_model(noise=NoiseAdaptiveRate(alpha_unit="absolute"))
-    monitor = NoiseMonitor(every=1)
-    fit(model, monitor)
+    monitor, _ = fit(model, NoiseMonitor(every=1))
     with pytest.raises(ValueError, match="Received: noise="):
         monitor.noise_scale  # noqa: B018
 
@@ -358,29 +359,6 @@ def test_csv_with_accumulation_and_a_backup(tmp_path):
 
     assert fit_on(1) == [3, 6]
     assert fit_on(2) == [3, 6, 9, 12]
-
-
-@logic
-def test_csv_of_another_model(tmp_path):
-    path = tmp_path / "noise.csv"
-    model = make_model()
-    fit(model, NoiseMonitor(every=3, csv=path))
-    text = path.read_text().replace("query", "key")
-    path.write_text(text)
-    with pytest.raises(ValueError, match="matrices, or a new"):
-        fit(model, NoiseMonitor(every=3, csv=path))
-    assert path.read_text() == text
-
-
-@logic
-def test_csv_whose_last_row_is_cut_off(tmp_path):
-    path = tmp_path / "noise.csv"
-    model = make_model()
-    fit(model, NoiseMonitor(every=3, csv=path))
-    path.write_text(path.read_text()[:-4])
-    monitor = NoiseMonitor(every=3, csv=path)
-    fit(model, monitor)
-    assert monitor.steps.tolist() == [3, 9, 12]
 
 
 @logic

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import keras
 import numpy as np
@@ -15,8 +16,12 @@ from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
 from helpers.baselines import make
 from helpers.baselines import run
+from helpers.models import make_data
+from helpers.models import make_model
+from helpers.saves import resumed
 from helpers.tiers import keep
 from helpers.tiers import logic
+from helpers.variables import EXPECTED
 from helpers.variables import FEW
 from helpers.variables import Steps
 from helpers.variables import make_gradients
@@ -30,21 +35,6 @@ from keras_lanton.optimizer.lmo import LMOOptimizer
 
 
 @logic
-@pytest.mark.parametrize(
-    "name", ["Muon", "DMuon", "Scion", "AdaMuon", "NorMuon", "Gluon"]
-)
-def test_directions_do_not_depend_on_the_gradients_scale(name):
-    paths = ["dense/kernel", "tokens/embeddings"]
-    gradients = make_gradients(2, paths)
-    options = {} if name in ("Scion", "Gluon") else {"epsilon": 1e-20}
-    cls = BASELINES[name]
-    wanted, start = run(cls, gradients, paths, **options)
-    scaled = [[10.0 * g for g in one] for one in gradients]
-    found, _ = run(cls, scaled, paths, **options)
-    assert_equal(found, wanted, start)
-
-
-@logic
 @pytest.mark.parametrize("name", ["Muon", "DMuon", "AdaMuon", "NorMuon"])
 def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     paths = ["dense/bias", "tokens/embeddings"]
@@ -55,78 +45,140 @@ def test_adamw_moves_by_the_momentum_before_it_is_rounded(name):
     assert_equal(found, wanted, start)
 
 
+# -- The noise-adaptive rate as their part ------------------------------------
 @logic
 @pytest.mark.parametrize("name", ["DMuon", "Muon", "AdaMuon", "NorMuon"])
 def test_noise_slows_hidden_layers_as_in_lanton(name):
-    paths, gradients = FEW, make_gradients(4, FEW)
-    variables = make_variables(paths)
-    optimizer = make(
-        BASELINES[name],
-        variables,
-        paths,
-        noise=NOISE_PART,
-    )
-    lanton = make(Lanton, make_variables(paths), paths, **NOISE)
-    steps = Steps(optimizer, variables)
-    others = Steps(lanton, make_variables(paths))
-    others.variables = lanton._trainable_variables
-    for one in gradients:
-        steps(one)
-        others(one)
-    found, wanted = optimizer.noise_report(), lanton.noise_report()
-    for path, record in zip(paths, optimizer.layers, strict=True):
-        if record.role == "hidden":
-            np.testing.assert_allclose(
-                found[path]["ratio"], wanted[path]["ratio"], rtol=1e-4
-            )
-            assert (found[path]["noise"] > 0).all()
-        else:
-            assert path not in found
+    gradients = make_gradients(4, FEW)
+    reports = []
+    for cls, options in (
+        (BASELINES[name], {"noise": NOISE_PART}),
+        (Lanton, NOISE),
+    ):
+        variables = make_variables(FEW)
+        optimizer = make(cls, variables, FEW, **options)
+        steps = Steps(optimizer, variables)
+        for one in gradients:
+            steps(one)
+        reports.append(optimizer.noise_report())
+    found, wanted = reports
+    hidden = [path for path in FEW if EXPECTED[path].role == "hidden"]
+    assert list(found) == hidden
+    for path in hidden:
+        np.testing.assert_allclose(
+            found[path]["ratio"], wanted[path]["ratio"], rtol=1e-4
+        )
+        assert (found[path]["noise"] > 0).all()
     ratios = [one["ratio"] for one in found.values()]
     assert np.ptp(np.concatenate(ratios)) > 0.01
 
 
-# As Keras optimizers.
+@logic
+@pytest.mark.parametrize("group_reduction", ["mean", "max"])
+def test_lanton_is_d_muon_with_noise(group_reduction):
+    """All roles; without momentum, which starts at G_1 here and at 0 there."""
+    gradients = make_gradients(4, FEW)
+    options = {
+        **NOISE,
+        "group_reduction": group_reduction,
+        "beta_1": 0.0,
+        "hidden_scale": 0.2,
+        "ns_coefficients": "jordan",
+        "nesterov": True,
+        "adam_lr_ratio": 0.7,
+        "adam_beta_1": 0.8,
+        "adam_beta_2": 0.9,
+        "epsilon": 1e-20,  # which the two add at different places
+        "weight_decay": 0.1,
+    }
+    ours = {"adamw_roles": ["embedding", "vector"], "step_scale": "rms_matched"}
+    found, start = run(Lanton, gradients, **ours, **options)
+    wanted, _ = run(baselines.DMuon, gradients, **options)
+    assert_equal(found, wanted, start)
+
+
+@logic
+def test_scion_with_noise_is_lanton_without_momentum():
+    gradients = make_gradients(4, FEW)
+    found, start = run(
+        baselines.Scion,
+        gradients,
+        beta_1=0.0,
+        constrained=False,
+        hidden_scale=1.0,
+        embedding_scale=300.0,
+        vector_scale=1.0,
+        noise=NOISE_PART,
+    )
+    options = {"beta_1": 0.0, "step_scale": "operator", "weight_decay": None}
+    wanted, _ = run(Lanton.paper, gradients, **options, **NOISE)
+    assert_equal(found, wanted, start)
+
+
+@logic
+def test_gluon_of_one_radius_with_noise_is_unconstrained_scion():
+    gradients = make_gradients(3, FEW)
+    found, start = run(
+        baselines.Gluon, gradients, radii={".": 3.0}, noise=NOISE_PART
+    )
+    names = ("hidden_scale", "embedding_scale", "vector_scale")
+    options = {"beta_1": 0.95, "constrained": False, "noise": NOISE_PART}
+    options |= dict.fromkeys(names, 3.0)
+    wanted, _ = run(baselines.Scion, gradients, **options)
+    assert_equal(found, wanted, start)
+
+
+# -- What one of them has alone ------------------------------------------------
+@logic
+def test_gluon_patterns_must_match():
+    optimizer = baselines.Gluon(radii={"attention": 1.0})
+    with pytest.raises(ValueError, match="`radii` has a pattern"):
+        optimizer.build(make_variables(["dense/kernel"]))
+
+
+@logic
+def test_scion_starts_on_its_balls():
+    variables = make_variables(FEW)
+    before = to_arrays(variables)
+    optimizer = make(baselines.Scion, variables)
+    optimizer.initialize(variables)
+    for layer, one, two in zip(
+        optimizer.layers, before, to_arrays(variables), strict=True
+    ):
+        if layer.role == "vector":
+            np.testing.assert_array_equal(one, two)
+            continue
+        for positions in EXPECTED[layer.path].matrices():
+            m = two.ravel()[positions]
+            if layer.role == "hidden":
+                found = np.linalg.svd(m, compute_uv=False)
+                wanted = 50.0 * math.sqrt(layer.d_out / layer.d_in)
+            else:
+                found, wanted = np.abs(m), 3000.0 / layer.d_in
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    Steps(optimizer, variables)(make_gradients(1, FEW)[0])
+    with pytest.raises(ValueError, match="Received: iterations=1"):
+        optimizer.initialize(variables)
+
+
+# -- As Keras optimizers ------------------------------------------------------
 @pytest.mark.parametrize(
-    "cls",
-    keep(CLASSES, [baselines.DMuon]),
-    ids=lambda cls: cls.__name__,
+    "cls", keep(CLASSES, [baselines.DMuon]), ids=lambda cls: cls.__name__
 )
 def test_fit_save_and_resume(cls, tmp_path):
-    def make_model(optimizer):
-        model = keras.Sequential(
-            [
-                keras.Input((5,), dtype="int32"),
-                keras.layers.Embedding(11, 8),
-                keras.layers.Conv1D(8, 3, activation="gelu"),
-                keras.layers.LayerNormalization(),
-                keras.layers.GlobalAveragePooling1D(),
-                keras.layers.Dense(3),
-            ]
-        )
-        model.compile(optimizer, loss="mse")
-        return model
-
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 11, (12, 5)).astype("int32")
-    y = rng.standard_normal((12, 3)).astype("float32")
-    options = {"batch_size": 4, "shuffle": False, "verbose": 0}
+    model = make_model(4, filters=5)
+    options = {}
     if issubclass(cls, LMOOptimizer):
-        optimizer = cls(1e-3, noise=NoiseAdaptiveRate(interval=2))
-    else:
-        optimizer = cls(1e-3)
-    model = make_model(optimizer)
-    model.fit(x, y, **options)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
+        options = {"noise": NoiseAdaptiveRate(interval=2)}
+    model.compile(cls(1e-3, **options), loss="mse")
+
+    def train(model):
+        model.fit(*make_data(12), batch_size=4, shuffle=False, verbose=0)
+
+    train(model)
+    loaded = resumed(model, tmp_path, train)
     assert type(loaded.optimizer) is cls
-    for one in (model, loaded):
-        one.fit(x, y, **options)
-    for one, two in zip(
-        to_arrays(model.variables), to_arrays(loaded.variables), strict=True
-    ):
-        np.testing.assert_array_equal(one, two)
-    assert optimizer.skipped_steps == 0
+    assert loaded.optimizer.skipped_steps == 0
 
 
 @logic

@@ -49,23 +49,6 @@ def test_adamw_in_lanton_is_keras_adamw(role):
     assert max(off) < 1e-5, off
 
 
-def test_adamw_in_lanton_has_the_epsilon_of_torch():
-    """Added to the debiased root: step 1 is g / (|g| + epsilon)."""
-    paths = ["dense/bias", "tokens/embeddings"]
-    gradients = make_gradients(1, paths)
-    found, start = run(
-        Lanton,
-        gradients,
-        paths,
-        adamw_roles=["embedding", "vector"],
-        epsilon=0.1,
-        weight_decay=None,
-    )
-    for one, zero, g in zip(found, start, gradients[0], strict=True):
-        wanted = zero - ETA * g / (np.abs(g) + 0.1)
-        assert max(deviations([one], [wanted], [zero])) < 1e-5
-
-
 # -- One huge gradient -------------------------------------------------------
 SIZES = [1e18, 1e20, 1e30, 3.3e38]  # bfloat16 has no 3.4e38
 MAKERS = {
@@ -91,37 +74,38 @@ def moved_by_adamw(gradients, rate, part):
     return moved
 
 
-@logic
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_one_huge_gradient(name, size, dtype):
-    kernel = keras.Variable(np.ones((4, 3), "float32"), dtype=dtype, name="w")
-    bias = keras.Variable(np.zeros(3, "float32"), dtype=dtype, name="bias")
-    optimizer = MAKERS[name]()
-    optimizer.build([kernel, bias])
-    random = np.random.default_rng(0)
-    gradients = [0.1] * 5 + [size] + [0.1, -0.2, 0.3]
+def assert_moved_by_adamw(optimizer, variables, gradients, dtype="float32"):
+    """The last of the variables, by these gradients."""
+    optimizer.build(variables)
+    random, bias = np.random.default_rng(0), variables[-1]
     for g in gradients:
-        given = random.normal(size=(4, 3)), np.full(3, g)
+        given = [random.normal(size=v.shape) for v in variables[:-1]]
+        given.append(np.full(bias.shape, g))
         optimizer.apply([ops.convert_to_tensor(x, dtype) for x in given])
     seen = [float(ops.convert_to_tensor(g, dtype)) for g in gradients]
     wanted = moved_by_adamw(seen, 1e-2, optimizer.auxiliary_adamw)
     found = ops.convert_to_numpy(ops.cast(bias, "float32"))
     # The weights and the momentum themselves have 8 bits in bfloat16.
-    np.testing.assert_allclose(
-        found, wanted, rtol=1e-5 if dtype == "float32" else 0.03
-    )
+    tolerance = 1e-5 if dtype == "float32" else 0.03
+    np.testing.assert_allclose(found, wanted, rtol=tolerance)
+
+
+@logic
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_huge_gradient(name, size, dtype):
+    variables = [
+        keras.Variable(np.ones((4, 3), "float32"), dtype=dtype, name="w"),
+        keras.Variable(np.zeros(3, "float32"), dtype=dtype, name="bias"),
+    ]
+    gradients = [0.1] * 5 + [size] + [0.1, -0.2, 0.3]
+    assert_moved_by_adamw(MAKERS[name](), variables, gradients, dtype)
 
 
 @logic
 @pytest.mark.parametrize("sizes", [(1e25, 3e38, 1e30), (3e38, -3e38, 3e38)])
 def test_several_huge_gradients(sizes):
     bias = keras.Variable(np.zeros(2, "float32"), name="bias")
-    optimizer = Lanton(1e-2, weight_decay=None)
-    optimizer.build([bias])
     gradients = [0.1, 0.1, *sizes, 0.2, -0.1]
-    for g in gradients:
-        optimizer.apply([ops.convert_to_tensor(np.full(2, g, "float32"))])
-    wanted = moved_by_adamw(gradients, 1e-2, optimizer.auxiliary_adamw)
-    np.testing.assert_allclose(ops.convert_to_numpy(bias), wanted, rtol=1e-5)
+    assert_moved_by_adamw(MAKERS["lanton"](), [bias], gradients)

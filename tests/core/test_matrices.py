@@ -22,7 +22,7 @@ LAID = (SHORT_FIRST, AS_STORED, AS_GIVEN)
 
 
 @logic
-def test_matrices_lie_as_their_norm_allows() -> None:
+def test_matrices_lie_as_their_norm_allows():
     specs = [spec_of(kind) for kind in ("tall", "table")]
     sizes = {
         orientation: [
@@ -40,7 +40,7 @@ def test_matrices_lie_as_their_norm_allows() -> None:
 
 
 @logic
-def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
+def test_one_stack_for_one_view_whatever_it_comes_from():
     kinds = [kind for kind in KINDS if kind not in ("table", "bias")]
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     sizes = {(s.rows, s.columns): len(s) for s in equal_stacks(specs)}
@@ -50,7 +50,7 @@ def test_one_stack_for_one_view_whatever_it_comes_from() -> None:
 
 @settings(max_examples=10)  # On JAX each shape is compiled.
 @given(kinds=kinds, orientation=st.sampled_from(LAID))
-def test_scatter_inverts_gather(kinds: list[str], orientation: str) -> None:
+def test_scatter_inverts_gather(kinds, orientation):
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     weights = tensors(specs)
     seen = []
@@ -67,9 +67,7 @@ def test_scatter_inverts_gather(kinds: list[str], orientation: str) -> None:
 
 @logic
 @given(kinds=kinds, size=st.integers(1, 12), whole_variables=st.booleans())
-def test_a_cut_loses_nothing(
-    kinds: list[str], size: int, whole_variables: bool
-) -> None:
+def test_a_cut_loses_nothing(kinds, size, whole_variables):
     specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
     for stack in equal_stacks(specs):
         pieces = stack.cut(size, whole_variables=whole_variables)

@@ -2,11 +2,9 @@
 
 import math
 
-import pytest
 from keras import ops
 
 from helpers.tiers import logic
-from keras_lanton.core.matrices import Stack
 from keras_lanton.core.matrices import equal_stacks
 from keras_lanton.core.norms import Spectral
 from keras_lanton.fast import batching
@@ -15,7 +13,7 @@ from keras_lanton.roles.spec import assigned_spec
 pytestmark = logic
 
 
-def stack_of(side: int, count: int = 1) -> Stack:
+def stack_of(side, count=1):
     """Square matrices."""
     specs = [
         assigned_spec(f"{i}/kernel", (side, side), "hidden")
@@ -25,7 +23,7 @@ def stack_of(side: int, count: int = 1) -> Stack:
     return stack
 
 
-def test_single_matrices_on_a_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_matrices_on_a_cpu_only(monkeypatch):
     monkeypatch.setattr(batching.backend, "device", lambda: "cpu")
     assert batching.one_by_one(ops.abs, 1024) is not ops.abs
     assert batching.one_by_one(ops.abs, 16) is ops.abs
@@ -33,9 +31,7 @@ def test_single_matrices_on_a_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert batching.one_by_one(ops.abs, 1024) is ops.abs
 
 
-def test_small_stacks_only_where_a_cpu_is_eager(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_small_stacks_only_where_a_cpu_is_eager(monkeypatch):
     for device in ("cpu", "gpu"):
         monkeypatch.setattr(batching.backend, "device", lambda d=device: d)
         for eager in (True, False):
@@ -45,7 +41,7 @@ def test_small_stacks_only_where_a_cpu_is_eager(
             assert batching.useful_size(stack_of(16), 2**13) == math.inf
 
 
-def test_what_fits_into_memory() -> None:
+def test_what_fits_into_memory():
     """Three copies of a matrix and five squares of its short side."""
     stack = stack_of(64, count=3)
     each = Spectral(rows=()).temporary_bytes(stack.rows, stack.columns)
@@ -55,9 +51,7 @@ def test_what_fits_into_memory() -> None:
     assert batching.stack_size(stack, 2 * each, each) == 2
 
 
-def test_small_stacks_are_gathered_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_small_stacks_are_gathered_whole(monkeypatch):
     monkeypatch.setattr(batching, "GATHERED_WHOLE_BYTES", 4 * 3 * 64**2)
     assert batching.is_gathered_whole(stack_of(64, count=3))
     assert not batching.is_gathered_whole(stack_of(64, count=4))

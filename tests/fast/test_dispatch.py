@@ -1,7 +1,5 @@
 """Which form of Newton-Schulz is taken where."""
 
-import functools
-
 import keras
 import pytest
 
@@ -16,16 +14,14 @@ from keras_lanton.fast.products import BlockProducts
 from keras_lanton.fast.products import Products
 
 
-def form_of(
-    d_in: int, d_out: int, dtype: str = "auto"
-) -> functools.partial[object]:
+def form_of(d_in, d_out, dtype="auto"):
     rows = coefficient_rows("jordan", 5)
     return dispatch.cheapest_form(d_in, d_out, rows=rows, dtype=dtype)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75, 0.5])
 @pytest.mark.parametrize(("rows", "restarts"), [(5, 0), (5, 2), (8, 1)])
-def test_crossover(share: float, rows: int, restarts: int) -> None:
+def test_crossover(share, rows, restarts):
     r = dispatch.crossover(share)
     both = 2 * share * r + 2 * r  # X X^T, and a product with X
     standard = rows * (both + 2 * share)
@@ -36,9 +32,7 @@ def test_crossover(share: float, rows: int, restarts: int) -> None:
 
 
 @pytest.mark.parametrize("faster", [True, False])
-def test_half_precision_where_the_cpu_has_it(
-    faster: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_precision_where_the_cpu_has_it(faster, monkeypatch):
     monkeypatch.setattr(dispatch.backend, "half_is_faster", lambda: faster)
     large = "bfloat16" if faster else "float32"
     assert dispatch.working_dtype("auto", 256) == large
@@ -49,16 +43,14 @@ def test_half_precision_where_the_cpu_has_it(
     assert blocks == (not faster)
 
 
-def test_the_probe_says_yes_or_no() -> None:
+def test_the_probe_says_yes_or_no():
     found = backend.half_is_faster()
     assert isinstance(found, bool)
     if keras.backend.backend() != "torch":
         assert not found  # XLA: measured
 
 
-def test_gram_form_where_it_is_cheaper(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_gram_form_where_it_is_cheaper(monkeypatch):
     monkeypatch.setattr(dispatch.backend, "half_is_faster", lambda: False)
     assert form_of(32, 40).func is standard_newton_schulz
     assert form_of(32, 64).func is gram_newton_schulz
@@ -68,11 +60,11 @@ def test_gram_form_where_it_is_cheaper(
     assert form_of(512, 700).func is gram_newton_schulz
 
 
-def is_plain(products: Products) -> bool:
+def is_plain(products):
     return type(products) is Products and products.symmetric is None
 
 
-def test_blocks_on_a_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_on_a_cpu_only(monkeypatch):
     monkeypatch.setattr(dispatch.backend, "device", lambda: "cpu")
     assert isinstance(dispatch.products(1024), BlockProducts)
     assert is_plain(dispatch.products(64))
@@ -84,9 +76,7 @@ def test_blocks_on_a_cpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ("device", "dtype"),
     [("cpu", "float32"), ("gpu", "float16"), ("tpu", "bfloat16")],
 )
-def test_dtype_and_restarts_by_device(
-    monkeypatch: pytest.MonkeyPatch, device: str, dtype: str
-) -> None:
+def test_dtype_and_restarts_by_device(monkeypatch, device, dtype):
     monkeypatch.setattr(dispatch.backend, "device", lambda: device)
     assert dispatch.working_dtype("auto", 64) == dtype
     assert dispatch.working_dtype("bfloat16", 64) == "bfloat16"
@@ -102,12 +92,12 @@ def test_dtype_and_restarts_by_device(
 
 
 @pytest.mark.parametrize("enabled", [1, None, "yes"])
-def test_gpu_kernels_are_on_or_off(enabled: object) -> None:
+def test_gpu_kernels_are_on_or_off(enabled):
     with pytest.raises(ValueError, match="Received: enabled="):
         use_gpu_kernels(enabled)
 
 
-def test_gpu_kernels_where_there_are_some() -> None:
+def test_gpu_kernels_where_there_are_some():
     if keras.backend.backend() != "torch":
         with pytest.raises(ValueError, match="Received: KERAS_BACKEND="):
             use_gpu_kernels()

@@ -5,6 +5,8 @@ and Dense layers named `first`, `second` and so on. Weights are the same on
 every backend.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 from keras import layers
@@ -22,7 +24,6 @@ def make_model(
     filters=None,
     norm=layers.LayerNormalization,
     constraints=None,
-    cls=keras.Model,
     seed=0,
 ):
     """The model, not compiled.
@@ -34,7 +35,6 @@ def make_model(
         filters: Of a convolution over two tokens; None: there is none.
         norm: The class of the normalization.
         constraints: Of the kernels of Dense layers, by name.
-        cls: The class of the model.
         seed: Of the weights.
     """
     constraints = constraints or {}
@@ -52,9 +52,20 @@ def make_model(
             kernel_constraint=constraints.get(name),
             name=name,
         )(x)
-    model = cls(inputs, x)
+    model = keras.Model(inputs, x)
     set_weights(model, seed)
     return model
+
+
+@contextlib.contextmanager
+def dtype_policy(name):
+    """Layers made within have this policy; None: that of Keras."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name or before)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def set_weights(model, seed=0):

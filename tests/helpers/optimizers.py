@@ -50,6 +50,16 @@ FIELDS = {
     "adam_weight_decay": ("auxiliary_adamw", "weight_decay"),
     "epsilon": ("auxiliary_adamw", "epsilon"),
 }
+# What an argument needs beside it in order to be looked at. Scales of vectors
+# are those that AdamW does not move.
+NEEDS = {
+    "rank": {"estimator": "randomized_svd"},
+    "power_iterations": {"estimator": "randomized_svd"},
+    "ema_momentum": {"use_ema": True},
+    "ema_overwrite_frequency": {"use_ema": True},
+    "vector_scale": {"auxiliary_adamw": None},
+    "vector_norm": {"auxiliary_adamw": None},
+}
 # The options of a role, which it has where AdamW does not move it.
 OF_ROLES = {
     "embedding": ("embedding_scale",),
@@ -135,7 +145,7 @@ def flat_defaults():
     """What `paper(**DEFAULTS)` needs to be `Lanton()`; the oracle gets it too.
 
     Read without making one: TensorFlow's devices are fixed from its first
-    variable on, and tests/keras/test_distribution.py splits them.
+    variable on, and tests/keras/test_many_devices.py splits them.
     """
     own = arguments_of(Lanton)
     found = {

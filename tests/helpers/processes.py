@@ -28,8 +28,10 @@ def launch(file, *arguments, devices):
         [sys.executable, "-X", "faulthandler", file, *arguments],
         env=environment(
             # A busy machine may keep a device waiting for longer than XLA's
-            # 40 seconds, after which it aborts.
+            # 40 seconds, after which it aborts. Compiling takes most of the
+            # time: half of it without passes.
             XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} "
+            "--xla_backend_optimization_level=0 "
             "--xla_cpu_collective_call_terminate_timeout_seconds=250",
             JAX_PLATFORMS="cpu",
             # Programs of several devices that come from JAX' cache can wait

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from helpers.models import batch_of
+from helpers.models import dtype_policy
 from helpers.models import make_model
 
 # Few Newton-Schulz steps, since compiling them is most of the time.
@@ -18,12 +19,8 @@ COMPILED = {"loss": "mse", "jit_compile": keras.backend.backend() == "jax"}
 
 
 def compiled_model(optimizer=None, dtype=None):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(dtype or before)
-    try:
+    with dtype_policy(dtype):
         model = make_model(6)
-    finally:
-        keras.config.set_dtype_policy(before)
     if optimizer is not None:
         model.compile(optimizer=optimizer, **COMPILED)
     return model
@@ -70,6 +67,24 @@ def assert_same(found, wanted):
     assert len(found) == len(wanted)
     for (key, one), two in zip(found.items(), wanted.values(), strict=True):
         np.testing.assert_array_equal(one, two, err_msg=key)
+
+
+def resumed(model, folder, go_on):
+    """The model as it is loaded: of the same state, now and in what follows.
+
+    Args:
+        model: Which has trained.
+        folder: For its file.
+        go_on: Function of a model that trains it on.
+    """
+    model.save(folder / "model.keras")
+    loaded = keras.models.load_model(folder / "model.keras")
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    assert_same(state(loaded), state(model))
+    for one in (model, loaded):
+        go_on(one)
+    assert_same(state(loaded), state(model))
+    return loaded
 
 
 def with_roles(model, optimizer):

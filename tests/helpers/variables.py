@@ -52,6 +52,14 @@ FEW = [
 BY_HAND = ["head/reverse_embeddings", "gemma/kernel", "experts/kernel"]
 
 
+def make_variable(scope, value, dtype="float32"):
+    """The kernel of a layer of that name."""
+    with keras.name_scope(scope):
+        return keras.Variable(
+            np.asarray(value, "float32"), dtype=dtype, name="kernel"
+        )
+
+
 def make_variables(paths=PATHS):
     """These variables of `EXPECTED`, in its order, with fixed values."""
     zeros = {"kernel_initializer": "zeros"}

@@ -25,15 +25,16 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from keras import ops
 
 import faults
 from helpers.models import COUNTS
 from helpers.models import to_arrays
+from helpers.optimizers import NEEDS
 from helpers.optimizers import arguments_of
 from helpers.optimizers import lanton
 from helpers.tiers import exhaustive
 from helpers.tiers import logic
+from helpers.variables import Steps
 from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
@@ -121,11 +122,7 @@ def saved(tmp_path_factory):
 @logic
 @pytest.mark.parametrize(
     ("suffix", "load"),
-    [
-        (".keras", load_into),
-        (".weights.h5", load_into),
-        (".keras", load_whole),
-    ],
+    [(".keras", load_into), (".weights.h5", load_into), (".keras", load_whole)],
     ids=["keras", "h5", "load_model"],
 )
 def test_corruptions(suffix, load, saved, tmp_path):
@@ -191,42 +188,6 @@ SETTINGS = (
 )
 
 
-class Stepper:
-    """An optimizer on bare variables that starts over."""
-
-    def __init__(self, **options):
-        self.variables = []
-        for path, shape in SHAPES.items():
-            layer, name = path.split("/")
-            with keras.name_scope(layer):
-                self.variables.append(
-                    keras.Variable(np.ones(shape, "float32"), name=name)
-                )
-        options = {**faults.OPTIONS, "noise_interval": 1, **options}
-        self.optimizer = lanton(**options)
-        self.optimizer.build(self.variables)
-        self.all = [*self.variables, *self.optimizer.variables]
-        self.first = to_arrays(self.all)
-        if BACKEND == "jax":
-            import jax
-
-            self.stateless = jax.jit(self.optimizer.stateless_apply)
-
-    def step(self, gradients):
-        if BACKEND != "jax":
-            tensors = [ops.convert_to_tensor(g) for g in gradients]
-            self.optimizer.apply(tensors, self.variables)
-            return
-        weights = [v.value for v in self.variables]
-        slots = [v.value for v in self.optimizer.variables]
-        weights, slots = self.stateless(slots, gradients, weights)
-        self.assign([*weights, *slots])
-
-    def assign(self, values):
-        for variable, value in zip(self.all, values, strict=True):
-            variable.assign(value)
-
-
 def make_gradients(drawn):
     """Of one step, and whether all of it is finite."""
     made = []
@@ -242,27 +203,39 @@ def make_gradients(drawn):
 @logic
 @pytest.mark.parametrize("options", SETTINGS, ids=["default", "adamw", "all"])
 def test_sequences(options):
-    stepper = Stepper(**options)
+    variables = []
+    for path, shape in SHAPES.items():
+        layer, name = path.split("/")
+        with keras.name_scope(layer):
+            value = np.ones(shape, "float32")
+            variables.append(keras.Variable(value, name=name))
+    settings = {**faults.OPTIONS, "noise_interval": 1, **options}
+    optimizer = lanton(**settings)
+    optimizer.build(variables)
+    step = Steps(optimizer, variables)
+    everything = [*variables, *optimizer.variables]
+    first = to_arrays(everything)
 
     # Eager steps, and compiling, take long elsewhere.
     @examples(30 if BACKEND == "torch" else 3)
     @hypothesis.given(drawn=SEQUENCE)
     def check(drawn):
-        stepper.assign(stepper.first)
-        before, skipped = stepper.first, 0
+        for variable, value in zip(everything, first, strict=True):
+            variable.assign(value)
+        before, skipped = first, 0
         for t, one in enumerate(drawn):
             gradients, finite = make_gradients(one)
-            stepper.step(gradients)
-            after = to_arrays(stepper.all)
+            step(gradients)
+            after = to_arrays(everything)
             skipped += not finite
             for variable, old, new in zip(
-                stepper.all, before, after, strict=True
+                everything, before, after, strict=True
             ):
                 assert np.isfinite(new).all(), (t, variable.path)
                 if not finite and variable.name not in COUNTS:
                     assert np.array_equal(new, old), (t, variable.path)
             before = after
-        assert stepper.optimizer.skipped_steps == skipped
+        assert optimizer.skipped_steps == skipped
 
     check()
 
@@ -319,15 +292,6 @@ THINGS = st.sampled_from(
         lambda: ...,
     )
 ).map(lambda make: make())
-# What an argument needs beside it in order to be looked at.
-NEEDS = {
-    "rank": {"estimator": "randomized_svd"},
-    "power_iterations": {"estimator": "randomized_svd"},
-    "vector_scale": {"auxiliary_adamw": None},
-    "vector_norm": {"auxiliary_adamw": None},
-    "ema_momentum": {"use_ema": True},
-    "ema_overwrite_frequency": {"use_ema": True},
-}
 CONSTRUCTORS = {
     "Lanton": Lanton,
     "Lanton.paper": Lanton.paper,
@@ -365,8 +329,6 @@ def test_values(title):
 
 
 # -- Bad days ----------------------------------------------------------------
-# Elsewhere: a loss scale that overflows, a layer without a gradient, a layer
-# unfrozen in mid-run (test_keras_features.py).
 def test_batch_of_zeros():
     """No gradient reaches a kernel behind zeros: it stays, the bias moves."""
     inputs = keras.Input((4,))
@@ -383,10 +345,7 @@ def test_batch_of_zeros():
     np.testing.assert_array_equal(after[0], kernel)
     assert np.abs(after[1] - bias).max() > 1e-4
     for variable, old, new in zip(
-        optimizer.variables,
-        state,
-        to_arrays(optimizer.variables),
-        strict=True,
+        optimizer.variables, state, to_arrays(optimizer.variables), strict=True
     ):
         if variable.name in ("dense_kernel_momentum", "noise"):
             np.testing.assert_array_equal(new, old)

@@ -8,6 +8,7 @@ import pytest
 from keras import layers
 
 from helpers.baselines import BASELINES
+from helpers.models import dtype_policy
 from helpers.runs import BACKEND
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
@@ -40,12 +41,11 @@ def fit(optimizer):
 
 @pytest.fixture
 def floatx(request):
-    before, policy = keras.config.floatx(), keras.config.dtype_policy()
+    before = keras.config.floatx()
     keras.config.set_floatx(request.param)
-    keras.config.set_dtype_policy(request.param)  # one may be set already
-    yield request.param
+    with dtype_policy(request.param):  # one may be set already
+        yield request.param
     keras.config.set_floatx(before)
-    keras.config.set_dtype_policy(policy)
 
 
 @pytest.mark.parametrize(

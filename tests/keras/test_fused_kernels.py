@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from helpers.baselines import BASELINES
+from helpers.saves import resumed
 from helpers.tiers import keep
 from helpers.tiers import logic
 from helpers.variables import Steps
+from helpers.variables import make_variable
 from helpers.variables import to_arrays
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
@@ -34,25 +36,8 @@ CUTS = {
 }
 
 
-def variable(name, value, dtype="float32"):
-    with keras.name_scope(name):
-        return keras.Variable(
-            value.astype("float32"), dtype=dtype, name="kernel"
-        )
-
-
 def numbers(shape, seed):
     return 0.1 * np.random.default_rng(seed).normal(size=shape)
-
-
-def shape_of(cut):
-    sizes, axis, _ = CUTS[cut]
-    return (WIDTH, sum(sizes)) if axis == 1 else (sum(sizes), WIDTH)
-
-
-def pieces(array, cut):
-    sizes, axis, _ = CUTS[cut]
-    return np.split(array, np.cumsum(sizes)[:-1], axis=axis)
 
 
 def run(optimizer, variables, gradients):
@@ -63,30 +48,28 @@ def run(optimizer, variables, gradients):
     return to_arrays(variables)
 
 
-def gradients(shape, steps=7):
-    for seed in range(steps):
-        yield numbers(shape, 10 + seed), numbers(5, 90 + seed)
-
-
 @pytest.mark.parametrize("cut", keep(CUTS, ["unequal_outputs"]))
 @pytest.mark.parametrize("name", keep(MAKERS, ["lanton"]))
 def test_as_variables_of_their_own(name, cut):
-    shape, (sizes, axis, parts) = shape_of(cut), CUTS[cut]
-    fused, bias = variable("qkv", numbers(shape, 0)), variable("b", np.ones(5))
-    one = MAKERS[name]()
+    sizes, axis, parts = CUTS[cut]
+    shape = (WIDTH, sum(sizes)) if axis == 1 else (sum(sizes), WIDTH)
+
+    def pieces(array):
+        return np.split(array, np.cumsum(sizes)[:-1], axis=axis)
+
+    start, bias = numbers(shape, 0), np.ones(5)
+    gradients = [(numbers(shape, 10 + t), numbers(5, 90 + t)) for t in range(7)]
+    one, two = MAKERS[name](), MAKERS[name]()
     one.assign_role("hidden", "qkv", **parts)
-    found = run(one, [fused, bias], gradients(shape))
-    apart = [
-        variable(f"qkv_{i}", x)
-        for i, x in enumerate(pieces(numbers(shape, 0), cut))
-    ]
-    two = MAKERS[name]()
+    fused = [make_variable("qkv", start), make_variable("b", bias)]
+    found = run(one, fused, gradients)
+    apart = [make_variable(f"qkv_{i}", x) for i, x in enumerate(pieces(start))]
     wanted = run(
         two,
-        [*apart, variable("b", np.ones(5))],
-        ([*pieces(G, cut), g] for G, g in gradients(shape)),
+        [*apart, make_variable("b", bias)],
+        [[*pieces(G), g] for G, g in gradients],
     )
-    assert np.abs(found[0] - numbers(shape, 0)).max() > 1e-4
+    assert np.abs(found[0] - start).max() > 1e-4
     np.testing.assert_allclose(
         found[0], np.concatenate(wanted[:-1], axis=axis), rtol=1e-6, atol=1e-7
     )
@@ -126,19 +109,10 @@ def train(model, epochs):
 
 @logic
 def test_a_resumed_run_is_the_same(tmp_path):
-    whole, part = make_model(), make_model()
-    train(whole, 3)
-    train(part, 2)
-    part.save(tmp_path / "x.keras")
-    loaded = keras.models.load_model(tmp_path / "x.keras")
-    assert loaded.optimizer.layers == part.optimizer.layers
-    train(loaded, 1)
-    for one, two in zip(
-        [*loaded.trainable_variables, *loaded.optimizer.variables],
-        [*whole.trainable_variables, *whole.optimizer.variables],
-        strict=True,
-    ):
-        np.testing.assert_array_equal(*to_arrays([one, two]))
+    model = make_model()
+    train(model, 2)
+    loaded = resumed(model, tmp_path, lambda one: train(one, 1))
+    assert loaded.optimizer.layers == model.optimizer.layers
 
 
 @logic
@@ -160,7 +134,7 @@ def test_a_resumed_run_is_the_same(tmp_path):
 def test_with_other_options(options):
     """Each entry moves, and of an idle part none."""
     dtype = "bfloat16" if "rounding" in options else "float32"
-    fused = variable("qkv", np.zeros((64, 256)), dtype)
+    fused = make_variable("qkv", np.zeros((64, 256)), dtype)
     optimizer = Lanton(5e-3, **options)
     optimizer.assign_role("hidden", fused, output_parts=(128, 64, 64))
     optimizer.build([fused])
@@ -179,17 +153,15 @@ def test_with_other_options(options):
 
 @logic
 def test_experts_with_gate_and_up_in_one():
-    stack = variable("experts", numbers((3, 8, 20), 0))
+    stack = make_variable("experts", numbers((3, 8, 20), 0))
     optimizer = Lanton(5e-3)
     optimizer.assign_role(
         "hidden", stack, input_axes=1, output_axes=2, output_parts=(12, 8)
     )
     optimizer.build([stack])
     (spec,) = optimizer.layers
-    assert [(p.batch, p.d_in, p.d_out) for p in spec.pieces] == [
-        (3, 8, 12),
-        (3, 8, 8),
-    ]
+    shapes = [(p.batch, p.d_in, p.d_out) for p in spec.pieces]
+    assert shapes == [(3, 8, 12), (3, 8, 8)]
     optimizer.apply([keras.ops.ones((3, 8, 20))], [stack])
     assert np.isfinite(to_arrays([stack])[0]).all()
 
@@ -211,7 +183,6 @@ def test_what_is_told():
     assert "(8 x 8), (8 x 4), (8 x 4)" in "\n".join(lines)
 
 
-# -- Expressions on paths ----------------------------------------------------
 @logic
 def test_an_expression_survives_before_the_first_step():
     model = make_model()
@@ -223,44 +194,36 @@ def test_an_expression_survives_before_the_first_step():
 
 @logic
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("role", "variable", "parts", "said"),
     [
+        ("hidden", "nothing", {}, "matches no variable"),
+        ("hidden", "(", {}, "regular expression"),
+        ("other", "qkv", {}, "must be one of"),
         (
-            lambda o, v: o.assign_role("hidden", "nothing"),
-            "matches no variable",
-        ),
-        (lambda o, v: o.assign_role("hidden", "("), "regular expression"),
-        (lambda o, v: o.assign_role("other", "qkv"), "must be one of"),
-        (
-            lambda o, v: (
-                o.assign_role("hidden", "k"),
-                o.assign_role("hidden", v),
-            ),
-            "each variable once",
-        ),
-        (
-            lambda o, v: o.assign_role("hidden", v, output_parts=(1, 2)),
+            "hidden",
+            None,
+            {"output_parts": (1, 2)},
             "sum to 6.*Received: output_parts=",
         ),
-        (lambda o, v: o.assign_role("hidden", v, output_parts=4), "at least 2"),
-        (lambda o, v: o.assign_role("hidden", v, output_parts=1), "at least 2"),
-        (lambda o, v: o.assign_role("hidden", v, output_parts="3"), "sizes"),
-        (
-            lambda o, v: o.assign_role("hidden", v, output_parts=(6, 0)),
-            "sizes that sum",
-        ),
-        (
-            lambda o, v: o.assign_role(
-                "hidden", v, output_parts=2, input_parts=2
-            ),
-            "One of",
-        ),
-        (lambda o, v: o.assign_role("vector", v, output_parts=2), "'hidden'"),
+        ("hidden", None, {"output_parts": 4}, "at least 2"),
+        ("hidden", None, {"output_parts": 1}, "at least 2"),
+        ("hidden", None, {"output_parts": "3"}, "sizes"),
+        ("hidden", None, {"output_parts": (6, 0)}, "sizes that sum"),
+        ("hidden", None, {"output_parts": 2, "input_parts": 2}, "One of"),
+        ("vector", None, {"output_parts": 2}, "'hidden'"),
     ],
 )
-def test_wrong_arguments(call, said):
-    kernel = variable("qkv", np.zeros((4, 6)))
-    optimizer = Lanton()
+def test_wrong_arguments(role, variable, parts, said):
+    kernel, optimizer = make_variable("qkv", np.zeros((4, 6))), Lanton()
     with pytest.raises(ValueError, match=said):
-        call(optimizer, kernel)
+        optimizer.assign_role(role, variable or kernel, **parts)
+        optimizer.build([kernel])
+
+
+@logic
+def test_an_expression_and_a_variable_that_it_matches():
+    kernel, optimizer = make_variable("qkv", np.zeros((4, 6))), Lanton()
+    with pytest.raises(ValueError, match="each variable once"):
+        optimizer.assign_role("hidden", "k")
+        optimizer.assign_role("hidden", kernel)
         optimizer.build([kernel])

@@ -8,24 +8,19 @@ import pytest
 from keras import layers
 from keras import ops
 
+from helpers import runs
 from helpers.models import make_data
 from helpers.models import make_model
 from helpers.models import to_arrays
-from helpers.optimizers import DEFAULTS
 from helpers.optimizers import paper
+from helpers.runs import BACKEND
+from helpers.runs import OPTIONS
+from helpers.runs import PRESETS
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
 from keras_lanton import Lanton
 
-BACKEND = keras.backend.backend()
-# Few Newton-Schulz steps, since compiling them is most of the time.
-OPTIONS = {
-    "learning_rate": 0.01,
-    "embedding_scale": 4.0,
-    "noise_interval": 2,
-    "ns_steps": 2,
-}
 BATCH = 4
 TOLERANCE = 1e-5  # observed 4e-7
 
@@ -36,9 +31,9 @@ on_tensorflow = pytest.mark.skipif(
 on_torch = pytest.mark.skipif(BACKEND != "torch", reason="a loop of PyTorch")
 
 
-def batch_normalized(cls=keras.Model):
+def batch_normalized():
     """A model with state beside its weights."""
-    return make_model(6, norm=layers.BatchNormalization, cls=cls)
+    return make_model(6, norm=layers.BatchNormalization)
 
 
 def batches():
@@ -56,15 +51,8 @@ SETTINGS = {
         "noise_reference": "independent_gradient",
         "gradient_accumulation_steps": 2,
     },
-    # Of `Lanton()`, but for what this model of width 4 needs to be smaller.
-    "defaults": {
-        **OPTIONS,
-        **DEFAULTS,
-        **{
-            n: OPTIONS[n]
-            for n in ("embedding_scale", "noise_interval", "ns_steps")
-        },
-    },
+    # With what this model of width 4 needs to be smaller.
+    "defaults": {**PRESETS["defaults"], "embedding_scale": 4.0},
 }
 
 
@@ -77,27 +65,32 @@ all_settings = pytest.mark.parametrize("setting", keep(SETTINGS, ["defaults"]))
 
 @functools.cache
 def weights_of_fit(setting):
-    model = batch_normalized()
-    model.compile(
-        optimizer=optimizer_for(setting),
-        loss="mse",
-        jit_compile=BACKEND == "jax",
-    )
+    model, optimizer = batch_normalized(), optimizer_for(setting)
+    model.compile(optimizer, "mse", jit_compile=BACKEND == "jax")
     x, y = make_data(6 * BATCH)
     model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
     return to_arrays(model.variables)
 
 
 def assert_like_fit(model, setting):
-    wanted = weights_of_fit(setting)
-    for variable, one in zip(model.variables, wanted, strict=True):
+    found, wanted = to_arrays(model.variables), weights_of_fit(setting)
+    for variable, one, two in zip(model.variables, found, wanted, strict=True):
         np.testing.assert_allclose(
-            to_arrays([variable])[0],
-            one,
-            rtol=0.0,
-            atol=TOLERANCE,
-            err_msg=variable.path,
+            one, two, rtol=0.0, atol=TOLERANCE, err_msg=variable.path
         )
+
+
+def gradients_of(model, compute_loss, x, y):
+    """Of the trainable variables, on TensorFlow and PyTorch."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = compute_loss(y, model(x, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+    model.zero_grad()
+    compute_loss(y, model(x, training=True)).backward()
+    return [v.value.grad for v in model.trainable_variables]
 
 
 # -- JAX -------------------------------------------------------------------
@@ -129,23 +122,26 @@ def jax_step(model, optimizer):
     return step
 
 
-def jax_state(model, optimizer):
-    optimizer.build(model.trainable_variables)
-    lists = (
+def all_variables(model, optimizer):
+    return (
         model.trainable_variables,
         model.non_trainable_variables,
         optimizer.variables,
     )
-    return tuple([v.value for v in one] for one in lists)
+
+
+def jax_state(model, optimizer):
+    """Copies: a step may give up their memory."""
+    optimizer.build(model.trainable_variables)
+    return tuple(
+        [v.value.copy() for v in one] for one in all_variables(model, optimizer)
+    )
 
 
 def put_back(model, optimizer, state):
-    lists = (
-        model.trainable_variables,
-        model.non_trainable_variables,
-        optimizer.variables,
-    )
-    for variables, values in zip(lists, state, strict=True):
+    for variables, values in zip(
+        all_variables(model, optimizer), state, strict=True
+    ):
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
@@ -159,8 +155,6 @@ def test_stateless_apply_under_jit(setting):
     model, optimizer = batch_normalized(), optimizer_for(setting)
     step = jax.jit(jax_step(model, optimizer), donate_argnums=0)
     state = jax_state(model, optimizer)
-    # The variables keep what they hold; copies are given up.
-    state = jax.tree.map(lambda x: x.copy(), state)
     for batch in batches():
         state, loss = step(state, batch)
         assert np.isfinite(loss)
@@ -194,24 +188,16 @@ def test_stateless_apply_needs_build():
 # -- TensorFlow ------------------------------------------------------------
 
 
-def tensorflow_step(model, optimizer, style):
-    import tensorflow as tf
-
+def step_of(model, optimizer, style):
     loss_fn = keras.losses.MeanSquaredError()
 
     def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = loss_fn(y, model(x, training=True))
-        if style == "tf variables":
-            variables = [v.value for v in model.trainable_variables]
-        else:
-            variables = model.trainable_variables
-        gradients = tape.gradient(loss, variables)
+        variables = model.trainable_variables
+        gradients = gradients_of(model, loss_fn, x, y)
         if style == "apply":
             optimizer.apply(gradients, variables)
         else:
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
 
     return step
 
@@ -234,7 +220,7 @@ def test_gradient_tape_in_function(style, setting):
     if style in ("built", "xla"):
         optimizer.build(model.trainable_variables)
     step = tf.function(
-        tensorflow_step(model, optimizer, style), jit_compile=style == "xla"
+        step_of(model, optimizer, style), jit_compile=style == "xla"
     )
     for x, y in batches():
         step(tf.constant(x), tf.constant(y))
@@ -248,7 +234,7 @@ def test_gradient_tape_in_function(style, setting):
 @all_settings
 def test_gradient_tape_eager(setting):
     model, optimizer = batch_normalized(), optimizer_for(setting)
-    step = tensorflow_step(model, optimizer, "apply")
+    step = step_of(model, optimizer, "apply")
     for x, y in batches():
         step(x, y)
     assert_like_fit(model, setting)
@@ -259,59 +245,37 @@ def test_bare_variables():
     """`tf.Variable`s without Keras: names for paths."""
     import tensorflow as tf
 
-    values = {
-        "tokens/embeddings": np.ones((7, 4), "float32"),
-        "first/kernel": np.ones((4, 6), "float32"),
-        "first/bias": np.ones(6, "float32"),
-    }
-    rng = np.random.default_rng(3)
-    gradients = [
-        [
-            rng.standard_normal(v.shape).astype("float32")
-            for v in values.values()
-        ]
-        for _ in range(4)
-    ]
-    bare = [tf.Variable(v, name=path) for path, v in values.items()]
-    kept = []
-    for path, value in values.items():
-        layer, name = path.split("/")
-        with keras.name_scope(layer):
-            kept.append(keras.Variable(value, name=name))
+    kept = runs.make_variables()
+    paths = [variable.path for variable in kept]
+    bare = [tf.Variable(v.value, name=v.path) for v in kept]
     for variables in (bare, kept):
         optimizer = paper(**OPTIONS, weight_decay_exclude=["bias"])
-        for one in gradients:
+        for one in runs.make_gradients(4):
             pairs = zip(map(tf.constant, one), variables, strict=True)
             optimizer.apply_gradients(pairs)
-        assert list(optimizer.noise_report()) == list(values)
-    for one, two in zip(bare, kept, strict=True):
-        np.testing.assert_array_equal(one.numpy(), two.numpy())
+        assert list(optimizer.noise_report()) == paths
+    runs.assert_equal([v.numpy() for v in bare], kept)
+
+
+@on_tensorflow
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_bare_variables_beside_those_of_keras(rounding):
+    """Of two dtypes."""
+    import tensorflow as tf
+
+    kernel = keras.Variable(np.ones((3, 2), "float32"), name="kernel")
+    bare = [
+        tf.Variable(tf.ones((4, 3), dtype), name=f"{dtype}_kernel")
+        for dtype in ("bfloat16", "float32")
+    ]
+    variables = [kernel, *bare]
+    gradients = [tf.ones(v.shape, v.dtype) for v in variables]
+    Lanton(1e-2, rounding=rounding).apply(gradients, variables)
+    for one in variables:
+        assert (ops.convert_to_numpy(ops.cast(one, "float32")) != 1).all()
 
 
 # -- PyTorch ---------------------------------------------------------------
-
-
-def torch_step(model, optimizer, style):
-    import torch
-
-    loss_fn = keras.losses.MeanSquaredError()
-
-    def step(x, y):
-        model.zero_grad()
-        loss = loss_fn(
-            torch.as_tensor(y), model(torch.as_tensor(x), training=True)
-        )
-        loss.backward()
-        variables = model.trainable_variables
-        gradients = [v.value.grad for v in variables]
-        if style == "no_grad":
-            with torch.no_grad():
-                optimizer.apply(gradients, variables)
-        else:
-            optimizer.apply_gradients(zip(gradients, variables, strict=True))
-        return loss
-
-    return step
 
 
 @on_torch
@@ -319,10 +283,15 @@ def torch_step(model, optimizer, style):
 @pytest.mark.parametrize("style", ["no_grad", "recording"])
 def test_backward_and_apply(style, setting):
     """Also without `no_grad`, as PyTorch's own optimizers do."""
+    import torch
+
     model, optimizer = batch_normalized(), optimizer_for(setting)
-    step = torch_step(model, optimizer, style)
+    loss_fn = keras.losses.MeanSquaredError()
     for x, y in batches():
-        step(x, y)
+        given = torch.as_tensor(x), torch.as_tensor(y)
+        gradients = gradients_of(model, loss_fn, *given)
+        with torch.set_grad_enabled(style == "recording"):
+            optimizer.apply(gradients, model.trainable_variables)
     assert_like_fit(model, setting)
     for variable in optimizer.variables:
         assert not variable.value.requires_grad
@@ -335,86 +304,18 @@ def test_backward_and_apply(style, setting):
 # -- The same on all -------------------------------------------------------
 
 
-class OwnStep(keras.Model):
-    """`train_step` overridden as Keras' guides do."""
-
-    def train_step(self, *args):
-        return getattr(self, f"_{BACKEND}_step")(*args)
-
-    def _jax_step(self, state, data):
-        import jax
-
-        trainable, non_trainable, optimizer_variables, metrics = state
-        x, y = data
-
-        def compute_loss(trainable, non_trainable):
-            predicted, non_trainable = self.stateless_call(
-                trainable, non_trainable, x, training=True
-            )
-            return self.compute_loss(x, y, predicted), non_trainable
-
-        (loss, non_trainable), gradients = jax.value_and_grad(
-            compute_loss, has_aux=True
-        )(trainable, non_trainable)
-        trainable, optimizer_variables = self.optimizer.stateless_apply(
-            optimizer_variables, gradients, trainable
-        )
-        logs = {"loss": loss}
-        return logs, (trainable, non_trainable, optimizer_variables, metrics)
-
-    def _tensorflow_step(self, data):
-        import tensorflow as tf
-
-        x, y = data
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(x, y, self(x, training=True))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply(gradients, self.trainable_variables)
-        return {"loss": loss}
-
-    def _torch_step(self, data):
-        import torch
-
-        x, y = data
-        self.zero_grad()
-        loss = self.compute_loss(x, y, self(x, training=True))
-        loss.backward()
-        gradients = [v.value.grad for v in self.trainable_weights]
-        with torch.no_grad():
-            self.optimizer.apply(gradients, self.trainable_weights)
-        return {"loss": loss}
-
-
-def test_own_train_step():
-    model = batch_normalized(OwnStep)
-    model.compile(
-        optimizer=optimizer_for("previous_gradient"),
-        loss="mse",
-        jit_compile=BACKEND == "jax",
-    )
-    x, y = make_data(6 * BATCH)
-    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0)
-    assert_like_fit(model, "previous_gradient")
-
-
 def test_apply_without_variables():
     """After build the order of the variables is known."""
-    model = batch_normalized()
     arrays = []
     for named in (True, False):
+        model = batch_normalized()
         optimizer = optimizer_for("previous_gradient")
-        optimizer.build(model.trainable_variables)
-        before = to_arrays(model.trainable_variables)
-        gradients = [ops.ones(v.shape) for v in model.trainable_variables]
-        more = (model.trainable_variables,) if named else ()
-        optimizer.apply(gradients, *more)
-        arrays.append(to_arrays(model.trainable_variables))
-        for variable, value in zip(
-            model.trainable_variables, before, strict=True
-        ):
-            variable.assign(value)
-    for one, two in zip(*arrays, strict=True):
-        np.testing.assert_array_equal(one, two)
+        variables = model.trainable_variables
+        optimizer.build(variables)
+        gradients = [ops.ones(v.shape) for v in variables]
+        optimizer.apply(gradients, *([variables] if named else []))
+        arrays.append(to_arrays(variables))
+    runs.assert_equal(*arrays)
 
 
 def test_apply_gradients_returns_the_count():
@@ -442,12 +343,10 @@ def test_subset_of_the_variables():
     )
     before = to_arrays(first), to_arrays(second)
     optimizer.apply([ops.ones(v.shape) for v in first], first)
-    for one, two in zip(to_arrays(second), before[1], strict=True):
-        np.testing.assert_array_equal(one, two)
+    runs.assert_equal(second, before[1])
     moved = to_arrays(first)
     optimizer.apply([ops.ones(v.shape) for v in second], second)
-    for one, two in zip(to_arrays(first), moved, strict=True):
-        np.testing.assert_array_equal(one, two)
+    runs.assert_equal(first, moved)
     for one, two in zip(moved, before[0], strict=True):
         assert np.abs(one - two).max() > 1e-4
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from helpers.baselines import BASELINES
+from helpers.tiers import keep
 from helpers.tiers import logic
-from helpers.variables import FEW
+from helpers.variables import Steps
 from helpers.variables import make_gradients
 from helpers.variables import make_variables
 from helpers.variables import to_arrays
-from helpers.variables import to_tensors
 from keras_lanton import AuxiliaryAdamW
 from keras_lanton import Lanton
 
@@ -24,26 +24,36 @@ OPTIMIZERS = {
     ),
     **BASELINES,
 }
+PATHS = [
+    "dense/kernel",
+    "dense/bias",
+    "attention/query/kernel",
+    "attention/query/bias",
+    "tokens/embeddings",
+    "norm/beta",
+]
 MULTIPLIERS = {"kernel$": 0.5, "^attention": 0.5, "^tokens": 0.0}
 
 
 def moves(make, steps=1, **options):
     """How far each variable moves."""
-    variables = make_variables(FEW)
+    variables = make_variables(PATHS)
     start = to_arrays(variables)
     optimizer = make(0.01, **options)
-    for gradients in make_gradients(steps, FEW):
-        optimizer.apply(to_tensors(gradients), variables)
+    optimizer.build(variables)
+    step = Steps(optimizer, variables)
+    for gradients in make_gradients(steps, PATHS):
+        step(gradients)
     found = to_arrays(variables)
     return [x - y for x, y in zip(found, start, strict=True)], optimizer
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", keep(OPTIMIZERS, ["default"]))
 def test_a_first_step_is_multiplied(name):
     """Update and weight decay alike."""
     usual, _ = moves(OPTIMIZERS[name])
     found, optimizer = moves(OPTIMIZERS[name], rate_multipliers=MULTIPLIERS)
-    for path, one, whole in zip(FEW, found, usual, strict=True):
+    for path, one, whole in zip(PATHS, found, usual, strict=True):
         factor = 0.5 if path.endswith("kernel") else 1.0
         factor *= 0.5 if path.startswith("attention") else 1.0
         factor *= 0.0 if path.startswith("tokens") else 1.0
@@ -55,7 +65,7 @@ def test_a_first_step_is_multiplied(name):
 
 def test_zero_freezes():
     found, optimizer = moves(Lanton, 4, rate_multipliers={"^dense": 0.0})
-    for path, move in zip(FEW, found, strict=True):
+    for path, move in zip(PATHS, found, strict=True):
         assert np.any(move != 0) == (not path.startswith("dense")), path
     report = optimizer.noise_report()
     assert report["dense/kernel"]["learning_rate"][0] == 0
@@ -75,32 +85,9 @@ def test_the_summary_tells():
 def test_a_pattern_without_a_variable_is_told():
     optimizer = Lanton(rate_multipliers={"no_such_layer": 2.0})
     with pytest.warns(UserWarning, match="rate_multipliers.*no_such_layer"):
-        optimizer.build(make_variables(FEW))
+        optimizer.build(make_variables(PATHS))
 
 
-@logic
-@pytest.mark.parametrize(
-    "make", [Lanton, BASELINES["DMuon"], BASELINES["Scion"]]
-)
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        0.5,
-        ["head"],
-        {"(": 1.0},
-        {1: 1.0},
-        {"head": -1.0},
-        {"head": "2"},
-        {"head": True},
-        {"head": float("nan")},
-    ],
-)
-def test_wrong_multipliers(make, wrong):
-    with pytest.raises(ValueError, match="rate_multipliers.*Received: "):
-        make(0.01, rate_multipliers=wrong)
-
-
-@logic
 def finds_custom_names():
     """Whether this Keras looks for an optimizer's name in custom objects."""
     with keras.saving.custom_object_scope({"another": keras.optimizers.SGD}):

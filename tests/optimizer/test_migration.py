@@ -115,10 +115,29 @@ def test_what_muon_has_of_its_own():
 
 
 def test_muon_of_baselines():
-    lanton = Lanton.from_muon(DMuon(SCHEDULE, hidden_scale=0.4))
-    assert lanton.hidden_scale == 0.4
+    settings = {
+        "hidden_scale": 0.4,
+        "momentum_dtype": "bfloat16",
+        "rounding": "stochastic",
+        "nonfinite": "propagate",
+        "cautious_weight_decay": True,
+    }
+    muon = DMuon(SCHEDULE, **settings)
+    lanton = Lanton.from_muon(muon)
+    for name, value in settings.items():
+        assert getattr(lanton, name) == value, name
+    assert lanton.auxiliary_adamw.epsilon_before_debiasing == (
+        muon.auxiliary_adamw.epsilon_before_debiasing
+    )
     config = lanton.get_config()["learning_rate"]
     assert config["class_name"] == "CosineDecay"
+
+
+def test_epsilon_means_the_same():
+    adamw = keras.optimizers.AdamW(1e-3, epsilon=1e-2)
+    muon = keras.optimizers.Muon(1e-3, epsilon=1e-2)
+    for found in (Lanton.from_adamw(adamw), Lanton.from_muon(muon)):
+        assert found.auxiliary_adamw.epsilon_before_debiasing
 
 
 def test_amsgrad_is_named():
@@ -154,29 +173,3 @@ def test_amsgrad_is_named():
 def test_wrong_arguments(call, said):
     with pytest.raises(ValueError, match=said):
         call()
-
-
-@logic
-def test_epsilon_means_the_same():
-    adamw = keras.optimizers.AdamW(1e-3, epsilon=1e-2)
-    muon = keras.optimizers.Muon(1e-3, epsilon=1e-2)
-    for found in (Lanton.from_adamw(adamw), Lanton.from_muon(muon)):
-        assert found.auxiliary_adamw.epsilon_before_debiasing
-    own = DMuon(1e-3)
-    found = Lanton.from_muon(own)
-    assert found.auxiliary_adamw.epsilon_before_debiasing == (
-        own.auxiliary_adamw.epsilon_before_debiasing
-    )
-
-
-@logic
-def test_what_a_muon_of_baselines_has_besides():
-    settings = {
-        "momentum_dtype": "bfloat16",
-        "rounding": "stochastic",
-        "nonfinite": "propagate",
-        "cautious_weight_decay": True,
-    }
-    found = Lanton.from_muon(DMuon(1e-3, **settings))
-    for name, value in settings.items():
-        assert getattr(found, name) == value, name

@@ -15,6 +15,18 @@ from helpers.saves import values
 from helpers.tiers import logic
 
 
+def store_of(optimizer):
+    store = {}
+    optimizer.save_own_variables(store)
+    return {k: np.array(ops.convert_to_numpy(x)) for k, x in store.items()}
+
+
+def key_of(optimizer, name):
+    names = [variable.name for variable in optimizer.variables]
+    assert names.count(name) == 1
+    return str(names.index(name))
+
+
 @logic
 @pytest.mark.parametrize(
     ("name", "value", "said"),
@@ -35,12 +47,9 @@ def test_impossible_state_is_refused(name, value, said):
     model = faults.built_model()
     faults.train(model, 3)
     optimizer = model.optimizer
-    store = {}
-    optimizer.save_own_variables(store)
-    store = {key: np.array(ops.convert_to_numpy(x)) for key, x in store.items()}
-    (i,) = [i for i, v in enumerate(optimizer.variables) if v.name == name]
-    store[str(i)] = np.full_like(
-        store[str(i)], value, dtype=None if said != "dtype" else type(value)
+    store, key = store_of(optimizer), key_of(optimizer, name)
+    store[key] = np.full_like(
+        store[key], value, dtype=None if said != "dtype" else type(value)
     )
     before = faults.state(model)
     with pytest.raises(ValueError, match=f"{name}.*{said}") as error:
@@ -51,64 +60,46 @@ def test_impossible_state_is_refused(name, value, said):
 
 def test_state_that_lacks_an_array_is_refused():
     optimizer = faults.built_model().optimizer
-    store = {}
-    optimizer.save_own_variables(store)
+    store = store_of(optimizer)
     store["x"] = store.pop("2")
     with pytest.raises(ValueError, match="2, .*missing"):
         optimizer.load_own_variables(store)
 
 
 def test_propagated_nan_is_loaded():
-    model = faults.built_model(nonfinite="propagate")
-    optimizer = model.optimizer
-    store = {}
-    optimizer.save_own_variables(store)
-    store = {key: np.array(ops.convert_to_numpy(x)) for key, x in store.items()}
-    (i,) = [i for i, v in enumerate(optimizer.variables) if v.name == "noise"]
-    store[str(i)][:] = np.nan
+    optimizer = faults.built_model(nonfinite="propagate").optimizer
+    store, key = store_of(optimizer), key_of(optimizer, "noise")
+    store[key][:] = np.nan
     optimizer.load_own_variables(store)
-    assert np.isnan(to_arrays(optimizer.variables)[i]).all()
+    assert np.isnan(to_arrays(optimizer.variables)[int(key)]).all()
 
 
-# -- State that does not fit -----------------------------------------------
-def store_of(optimizer):
-    store = {}
-    optimizer.save_own_variables(store)
-    return store
+def stored_and_other(**options):
+    """State after some steps, and another optimizer of the same model."""
+    model = compiled_model(paper(**OPTIONS))
+    apply(model, 0, 3)
+    other = paper(**OPTIONS, **options)
+    other.build(model.trainable_variables)
+    return model.optimizer, store_of(model.optimizer), other
 
 
 def test_own_variables():
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    other = paper(**OPTIONS)
-    other.build(model.trainable_variables)
-    other.load_own_variables(store_of(model.optimizer))
-    assert_same(values(other.variables), values(model.optimizer.variables))
+    optimizer, store, other = stored_and_other()
+    other.load_own_variables(store)
+    assert_same(values(other.variables), values(optimizer.variables))
 
 
-@pytest.mark.parametrize("position", ["slot", "last"])
-def test_state_of_another_shape(position):
-    """A warning, and nothing of it is loaded."""
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    store = store_of(model.optimizer)
-    other = paper(**OPTIONS)
-    other.build(model.trainable_variables)
-    index = str(5 if position == "slot" else len(store) - 1)
-    store[index] = np.zeros((2, 9), "float32")
+@pytest.mark.parametrize("wrong", ["slot", "last", "count"])
+def test_state_that_does_not_fit(wrong):
+    """Of other shapes or arguments: a warning, and nothing is loaded."""
+    options = {"noise_reference": "momentum"} if wrong == "count" else {}
+    _, store, other = stored_and_other(**options)
+    said = "starts anew"
+    if wrong != "count":
+        index = 5 if wrong == "slot" else len(store) - 1
+        store[str(index)] = np.zeros((2, 9), "float32")
+        said = r"\(2, 9\).*starts anew"
     before = values(other.variables)
-    with pytest.warns(UserWarning, match=r"\(2, 9\).*starts anew"):
+    with pytest.warns(UserWarning, match=said):
         other.load_own_variables(store)
-    assert_same(values(other.variables), before)
-
-
-def test_state_of_other_arguments():
-    """With more slots: a warning, and nothing is loaded."""
-    model = compiled_model(paper(**OPTIONS))
-    apply(model, 0, 3)
-    other = paper(**OPTIONS, noise_reference="momentum")
-    other.build(model.trainable_variables)
-    before = values(other.variables)
-    with pytest.warns(UserWarning, match="starts anew"):
-        other.load_own_variables(store_of(model.optimizer))
     assert_same(values(other.variables), before)
