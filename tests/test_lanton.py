@@ -40,6 +40,7 @@ from helpers.variables import make_variables
 from helpers.variables import to_arrays
 from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
+from keras_lanton.baselines import Scion
 from keras_lanton.fast import batching
 from keras_lanton.fast import dispatch
 from oracle import Oracle
@@ -542,3 +543,18 @@ def test_backends_agree(tmp_path):
 
 if __name__ == "__main__":
     write_weights(sys.argv[1])
+
+
+@pytest.mark.parametrize("make", keep([Lanton, Scion], [Lanton]))
+def test_variables_without_an_entry(make):
+    optimizer = make(0.1)
+    shapes = {"kernel": (0, 3), "bias": (0,), "second/kernel": (3, 2)}
+    variables = [
+        keras.Variable(np.ones(shape, "float32"), name=name.split("/")[-1])
+        for name, shape in shapes.items()
+    ]
+    optimizer.build(variables)
+    for _ in range(2):
+        optimizer.apply([keras.ops.ones(v.shape) for v in variables], variables)
+    assert [spec.shape for spec in optimizer.updated_specs] == [(3, 2)]
+    assert not np.any(to_arrays(variables)[2] == 1.0)
