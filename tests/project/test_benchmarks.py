@@ -100,13 +100,13 @@ def test_narrow_matrices_are_of_gpt2() -> None:
 
 @logic
 @pytest.mark.skipif(BACKEND != "torch", reason="others make the values")
-def test_the_memory_guide_has_the_table(
+def test_the_page_on_cost_has_the_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     table = importlib.import_module("memory").state_table()
     keras.backend.clear_session()  # forgets the variables without values
-    assert table in (ROOT / "docs/guides/memory.md").read_text()
+    assert table in (ROOT / "docs/cost.md").read_text()
 
 
 @logic
