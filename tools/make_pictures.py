@@ -277,19 +277,19 @@ def draw_singular_values(figure, momentum):
     axes.text(
         middle,
         1.9,
-        "after five Newton-Schulz steps: all near 1",
+        "after five steps: all near 1",
         color=BLUE,
         ha="center",
     )
     axes.text(
         middle + 2,
         1.5 * before[middle] / before[0],
-        "before: momentum, largest set to 1",
+        "before: the momentum",
         color=ORANGE,
         ha="left",
     )
     axes.set(
-        xlabel="number of the singular value, the largest first",
+        xlabel="number of the singular value",
         ylabel="singular value",
         yscale="log",
         ylim=(0.6 * before[-1] / before[0], 4),
@@ -386,28 +386,27 @@ def draw_ratio(figure):
     """The factor on the rate by noise, for some alpha."""
     axes = figure.subplots()
     noise = np.geomspace(0.1, 100, 300)
-    for alpha, color, x, y, width in (
-        (3.0, GREEN, 7.9, 0.63, 1.5),
-        (1.0, BLUE, 3.25, 0.57, 2.5),
-        (0.3, ORANGE, 0.33, 0.5, 1.5),
+    for alpha, color, y, width in (
+        (3.0, GREEN, 0.93, 1.5),
+        (1.0, BLUE, 0.85, 2.5),
+        (0.3, ORANGE, 0.77, 1.5),
     ):
         ratio = (1 + (noise / alpha) ** 2) ** -0.25
         axes.plot(noise, ratio, color=color, lw=width)
-        axes.text(x, y, f"alpha = {alpha:g}", color=color)
+        axes.text(20, y, f"alpha = {alpha:g}", color=color)
     for x in (1, 10):
         y = (1 + x**2) ** -0.25
         axes.plot(x, y, "o", color=BLUE)
         axes.annotate(
             f"{100 * y:.0f} %",
             (x, y),
-            (-4, -14),
+            (-28, -13),
             textcoords="offset points",
-            ha="right",
             color=BLUE,
         )
     axes.set(
-        xlabel="noise of a matrix, in units of its own momentum",
-        ylabel="rate, over that without noise",
+        xlabel="noise, in units of its own momentum",
+        ylabel="rate over that without noise",
         xscale="log",
         ylim=(0, 1.05),
     )
@@ -438,14 +437,14 @@ def main(arguments=None):
     run = train(options.steps)
     pictures = {
         "lmo": (2.4, draw_lmo, ()),
-        "singular_values": (3.2, draw_singular_values, (run["momentum"],)),
+        "singular_values": (2.8, draw_singular_values, (run["momentum"],)),
         "noise": (3.3, draw_noise, (run,)),
         "schedule": (3.2, draw_schedule, (run,)),
-        "ratio": (3.0, draw_ratio, ()),
+        "ratio": (2.8, draw_ratio, ()),
     }
     with matplotlib.rc_context(STYLE):
         for name, (height, draw, given) in pictures.items():
-            width = NARROW if name == "lmo" else WIDTH
+            width = WIDTH if name in ("noise", "schedule") else NARROW
             figure = Figure(figsize=(width, height), layout="constrained")
             draw(figure, *given)
             save(figure, folder / f"{name}.png")
