@@ -51,6 +51,12 @@ EARLIER = {
     "newton_schulz.coefficients": "jordan",
     "step_scale": "rms_matched",
 }
+OF_FINE_TUNING = {
+    **DEFAULTS,
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "beta_1": 0.9,
+    "embedding_scale": None,
+}
 PAPER = {"beta_1": 0.95, "embedding_scale": 300.0, "weight_decay": 0.1}
 CLIPPED = {
     "beta_1": 0.9,
@@ -89,6 +95,14 @@ CONTESTANTS = {
     "lanton": Contestant("`Lanton()`", "lanton", {**DEFAULTS, **SIGNAL}),
     "lanton_without_noise": Contestant(
         "`Lanton(noise=None)`", "lanton", {**DEFAULTS, "noise": None}
+    ),
+    "lanton_fine_tuning": Contestant(
+        "`Lanton.for_fine_tuning()`", "lanton", {**OF_FINE_TUNING, **SIGNAL}
+    ),
+    "lanton_fine_tuning_without_noise": Contestant(
+        "`Lanton.for_fine_tuning(noise=None)`",
+        "lanton",
+        {**OF_FINE_TUNING, "noise": None},
     ),
     "lanton_paper": Contestant(
         "`Lanton.paper()`", "lanton_paper", {**PAPER, **BETWEEN}

@@ -9,32 +9,25 @@ from experiments.search import tune_rate
 
 LITTLE_DECAY = {"weight_decay": 0.03}
 MIDDLE = (2.5e-3, 5e-3, 1e-2)
-BASES = {
-    "adamw": run_for("adamw", 8e-3, initial="keras_hub"),
-    "lanton": run_for("earlier", 2e-2, {**NUCLEAR, **LITTLE_DECAY}),
-}
-TABLES_BY_ADAMW = {
-    "auxiliary_adamw.roles": ("embedding", "vector"),
-    "embedding_scale": None,
-}
+BASES = {"adamw": run_for("adamw", 8e-3, initial="keras_hub")}
 LORA = {"rank": 8}
 LORA_RATES = (5e-3, 1e-2, 2e-2)
-OF_B = {"rank": 8, "by_adamw": "lora_kernel_a$"}
-# By label: contestant, rates, its further arguments, fields of the run.
+# By label: contestant, rates, fields of the run.
 METHODS = {
-    "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}, {}),
-    "D-Muon": ("d_muon", MIDDLE, {}, {}),
-    "Lanton": ("earlier", MIDDLE, NUCLEAR, {}),
-    "Lanton, `noise=None`": ("earlier_without_noise", MIDDLE, {}, {}),
-    "Lanton, AdamW of tables": (
-        "earlier",
+    "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}),
+    "D-Muon": ("d_muon", MIDDLE, {}),
+    "`Lanton.for_fine_tuning()`": ("lanton_fine_tuning", MIDDLE, {}),
+    "`Lanton.for_fine_tuning(noise=None)`": (
+        "lanton_fine_tuning_without_noise",
         MIDDLE,
-        {**NUCLEAR, **TABLES_BY_ADAMW},
         {},
     ),
-    "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), {}, LORA),
-    "LoRA, Lanton": ("earlier", LORA_RATES, NUCLEAR, LORA),
-    "LoRA, Lanton of B, AdamW of A": ("earlier", LORA_RATES, NUCLEAR, OF_B),
+    "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), LORA),
+    "LoRA, `Lanton.for_fine_tuning()`": (
+        "lanton_fine_tuning",
+        LORA_RATES,
+        LORA,
+    ),
 }
 
 
@@ -45,12 +38,12 @@ def fine_tune(method, base):
         method: A key of `METHODS`.
         base: A key of `BASES`: what the weights are of.
     """
-    name, rates, changes, fields = METHODS[method]
+    name, rates, fields = METHODS[method]
     runs = [
         run_for(
             name,
             rate,
-            {**changes, "weight_decay": 0.0},  # which pulls to 0
+            {"weight_decay": 0.0},  # which pulls to 0
             kind="fine_tuning",
             text="sotu",
             base=base,
@@ -74,7 +67,7 @@ FINE_TUNING = tuple(
         decide=searched({m: fine_tune(m, base) for m in METHODS}),
         reference="AdamW",
     )
-    for base, name in (("adamw", "AdamW"), ("lanton", "Lanton"))
+    for base, name in (("adamw", "AdamW"),)
 )
 
 

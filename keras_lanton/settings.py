@@ -240,15 +240,14 @@ class NewtonSchulz(Part):
     steps: int = 5
     coefficients: str | Sequence[Sequence[float]] = "cubic"
     dtype: str = "auto"
-    max_temporary_bytes: int = 2**29
+    max_temporary_bytes: int | None = None
     shard: bool | None = None
 
     def __post_init__(self) -> None:
-        check_numbers(
-            NEWTON_SCHULZ_NUMBERS,
-            steps=self.steps,
-            max_temporary_bytes=self.max_temporary_bytes,
-        )
+        given = {"steps": self.steps}
+        if self.max_temporary_bytes is not None:
+            given["max_temporary_bytes"] = self.max_temporary_bytes
+        check_numbers(NEWTON_SCHULZ_NUMBERS, **given)
         check_choice("dtype", self.dtype, ("auto", *DTYPES))
         check_bool("shard", self.shard, optional=True)
         coefficient_rows(self.coefficients, self.steps)

@@ -258,7 +258,7 @@ def record(path, only):
     found = {}
     start = time.time()
     for model, case in all_runs():
-        if only and case not in only:
+        if (only and case not in only) or case not in {**CASES, **VARIANTS}:
             continue
         names, weights = weights_of(model, case)
         for i, (name, one) in enumerate(zip(names, weights, strict=True)):
@@ -290,7 +290,7 @@ def compare(path, only):
         by_run.setdefault((model, case), []).append(key)
     failed = False
     for (model, case), keys in by_run.items():
-        if only and case not in only:
+        if (only and case not in only) or case not in {**CASES, **VARIANTS}:
             continue
         _, weights = weights_of(model, case)
         rows = [

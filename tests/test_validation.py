@@ -70,7 +70,7 @@ WRONG = {
         "steps": [0, -1, 2.5, None, True, "5"],
         "coefficients": ["muon", None, 3, [], [(1, 2)], [(1, 2, NAN)]],
         "dtype": ["float64", None, 16],
-        "max_temporary_bytes": [0, -1, 1e9, None, True, "1G"],
+        "max_temporary_bytes": [0, -1, 1e9, True, "1G"],
         "shard": [1, "auto", 0.5],
     },
     AuxiliaryAdamW: {

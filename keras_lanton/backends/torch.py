@@ -19,25 +19,17 @@ import numpy as np
 import torch
 from keras import ops
 
-from keras_lanton.backends import reference
 from keras_lanton.backends.reference import Backend
 from keras_lanton.backends.reference import Devices
+from keras_lanton.backends.torch_arithmetic import TorchArithmetic
 from keras_lanton.types import Tensor
 
-BLOCK = 2**17  # entries, of which a few blocks fit into a core's cache
-# Entries of weights that have a copy in float32 at a time, by device. A GPU
-# waits for Python, so it has fewer and larger calls.
-AT_ONCE = {"cpu": 2**20, "gpu": 2**24}
-SMALL = 2**16  # entries up to which tensors are joined for one operation
-# Between these, the squares that make up a norm are finite and not zero in
-# float32.
-SAFE_NORMS = (1e-12, 1e18)
 
-
-class TorchBackend(Backend):
+class TorchBackend(TorchArithmetic, Backend):
     """The functions that PyTorch does otherwise, or faster."""
 
     EAGER = True
+    SUMS_HALF_IN_FLOAT32 = True
 
     def __init__(self) -> None:
         self._constants: dict[tuple[int, str], Tensor] = {}
@@ -46,46 +38,6 @@ class TorchBackend(Backend):
         """Outside of torch.compile, which would trace every bucket."""
         disabled: Callable[..., Any] = torch.compiler.disable(function)
         return disabled
-
-    def where(self, condition: Any, x: Any, y: Any) -> Tensor:
-        """See the reference: numbers are arguments of the operations."""
-        if isinstance(condition, bool):
-            return x if condition else y
-        if not isinstance(condition, torch.Tensor):
-            condition = ops.convert_to_tensor(condition)
-        if not isinstance(y, torch.Tensor):
-            return x.masked_fill(~condition, y)
-        if not isinstance(x, torch.Tensor):
-            return y.masked_fill(condition, x)
-        return torch.where(condition, x, y)
-
-    def divisor(self, x: Tensor) -> Tensor:
-        """See the reference."""
-        return x.masked_fill(x == 0, 1.0)
-
-    def maximum(self, x: Tensor, y: Any) -> Tensor:
-        """See the reference."""
-        if isinstance(y, torch.Tensor):
-            return torch.maximum(x, y)
-        return torch.clamp(x, min=y)
-
-    def minimum(self, x: Tensor, y: Any) -> Tensor:
-        """See the reference."""
-        if isinstance(y, torch.Tensor):
-            return torch.minimum(x, y)
-        return torch.clamp(x, max=y)
-
-    def clip(self, x: Tensor, x_min: float, x_max: float) -> Tensor:
-        """See the reference."""
-        return torch.clamp(x, x_min, x_max)
-
-    def power(self, x: float, y: Tensor) -> Tensor:
-        """See the reference."""
-        return torch.pow(x, y)
-
-    def take(self, x: Tensor, indices: Tensor) -> Tensor:
-        """See the reference."""
-        return x[indices]
 
     def after(self, earlier: Tensor, value: Tensor) -> Tensor:
         """See the reference: PyTorch does one thing after the other."""
@@ -247,117 +199,6 @@ class TorchBackend(Backend):
             for vector, numbers in zip(vectors, rows, strict=True)
         ]
 
-    def add_products(
-        self,
-        C: Tensor,
-        factors: Sequence[tuple[Tensor, Tensor]],
-        *,
-        beta: float,
-        alpha: float,
-    ) -> Tensor:
-        """The sum beta C + alpha (A_1 B_1 + A_2 B_2 + ...) of each matrix.
-
-        Matrices `(s, k)` or `(batch, s, k)`, without a pass for each sum.
-        """
-        add = torch.addmm if C.ndim == 2 else torch.baddbmm
-        for A, B in factors:
-            C = add(C, A, B, beta=beta, alpha=alpha)
-            beta = 1.0
-        return C
-
-    def add_to_diagonal_(self, A: Tensor, factor: float) -> Tensor:
-        """See the reference: in the place of A."""
-        A.diagonal(dim1=-2, dim2=-1).add_(factor)
-        return A
-
-    def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
-        """The product factor X, in the place of X."""
-        return X.mul_(factor)
-
-    def unit_norm(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """See the reference: on a CPU with one new tensor instead of four."""
-        if X.device.type == "cpu":
-            X = X.float()
-            norms = _frobenius_norms(X)
-            inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
-            if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
-                return X * inverse.float(), norms.float()  # below 1e30
-        scale, X = _below_one(X)
-        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        X.mul_(norms.masked_fill(norms == 0, 1.0).reciprocal())
-        return X, (scale * norms).clamp(max=reference.LARGEST)
-
-    def frobenius_norm(self, X: Tensor) -> Tensor:
-        """See the reference: on a CPU without a new tensor."""
-        if X.device.type == "cpu" and X.dtype == torch.float32:
-            return _frobenius_norms(X).clamp(max=reference.LARGEST).float()
-        scale, X = _below_one(X)
-        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        return (scale * norms).clamp(max=reference.LARGEST)
-
-    def shrunk_signs(
-        self,
-        X: Tensor,
-        noisy: Tensor,
-        inverse: Tensor,
-        rows: Tensor,
-        columns: Tensor,
-    ) -> Tensor:
-        """See the reference: on a CPU a block after the other.
-
-        All that is done to a block is done in the processor's cache.
-        """
-        if X.device.type != "cpu":
-            return super().shrunk_signs(X, noisy, inverse, rows, columns)
-        found = torch.empty_like(X, dtype=torch.float32)
-        for x, is_noisy, inv, r, c, out in zip(
-            X, noisy, inverse, rows, columns, found, strict=True
-        ):
-            if not bool(is_noisy):
-                torch.sign(x.float(), out=out)
-            elif x.stride(0) < x.stride(1):
-                _shrink_signs(x.T, float(inv), c.T, r.T, out.T)
-            else:
-                _shrink_signs(x, float(inv), r, c, out)
-        return found
-
-    def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """A tensor cut into consecutive pieces along its first axis."""
-        return list(torch.split(stack, list(sizes)))
-
-    def lerp(
-        self,
-        starts: Sequence[Tensor],
-        ends: Sequence[Tensor],
-        weights: Sequence[Any],
-    ) -> list[Tensor]:
-        """See the reference: a call for all tensors of one weight."""
-        found: list[Any] = [None] * len(weights)
-        for weight, chosen, old, new in _by_weight(starts, ends, weights):
-            if isinstance(weight, torch.Tensor):
-                mixed = [_lerp_where(old[0], new[0], weight)]
-            elif weight == 0.0:
-                mixed = [x.clone() for x in old]
-            else:
-                mixed = torch._foreach_lerp(old, new, weight)
-            for i, x in zip(chosen, mixed, strict=True):
-                found[i] = x
-        return found
-
-    def lerp_(
-        self,
-        starts: Sequence[Tensor],
-        ends: Sequence[Tensor],
-        weights: Sequence[Any],
-    ) -> list[Tensor]:
-        """See the reference: in the place of `starts`."""
-        for weight, _, old, new in _by_weight(starts, ends, weights):
-            if isinstance(weight, torch.Tensor):
-                old[0].copy_(_lerp_where(old[0], new[0], weight))
-            elif weight != 0.0:
-                torch._foreach_lerp_(old, new, weight)
-        return list(starts)
-
     def as_tensors(self, values: Sequence[Any]) -> list[Tensor]:
         """See the reference: without the checks that Keras makes."""
         device = _default_device()
@@ -371,163 +212,9 @@ class TorchBackend(Backend):
             for x in found
         ]
 
-    def cast_each(
-        self, tensors: Sequence[Tensor], dtypes: Sequence[Any]
-    ) -> list[Tensor]:
-        """See the reference: a call for all that change."""
-        found = list(tensors)
-        wanted = [
-            getattr(torch, d) if isinstance(d, str) else d for d in dtypes
-        ]
-        changed = [i for i, x in enumerate(found) if x.dtype != wanted[i]]
-        if changed:
-            new = [torch.empty_like(found[i], dtype=wanted[i]) for i in changed]
-            torch._foreach_copy_(new, [found[i] for i in changed])
-            for i, x in zip(changed, new, strict=True):
-                found[i] = x
-        return found
-
-    def store_(
-        self, old: Sequence[Tensor], new: Sequence[Tensor]
-    ) -> list[Tensor]:
-        """See the reference: in place where the dtype is another."""
-        found = list(new)
-        changed = [i for i, x in enumerate(found) if x.dtype != old[i].dtype]
-        if changed:
-            held = [old[i] for i in changed]
-            torch._foreach_copy_(held, [found[i] for i in changed])
-            for i, x in zip(changed, held, strict=True):
-                found[i] = x
-        return found
-
-    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """See the reference: without Keras' search for symbolic tensors."""
-        return x.reshape(shape)
-
-    def scale_each_(
-        self, tensors: Sequence[Tensor], factors: Sequence[Any]
-    ) -> list[Tensor]:
-        """The products factor x, in the place of `tensors`."""
-        tensors, factors = list(tensors), list(factors)
-        for i, factor in enumerate(factors):
-            if not isinstance(factor, float):
-                tensors[i].mul_(factor)
-                factors[i] = 1.0
-        if tensors:
-            torch._foreach_mul_(tensors, factors)
-        return tensors
-
-    def mean_roots_(
-        self,
-        roots: Sequence[Tensor],
-        tensors: Sequence[Tensor],
-        weights: Sequence[Any],
-    ) -> list[Tensor]:
-        """See the reference: in the place of `roots`."""
-        small: list[list[Tensor]] = [[], []]
-        for weight, _, old, new in _by_weight(roots, tensors, weights):
-            if isinstance(weight, float):
-                if weight == 0.0:
-                    continue
-                torch._foreach_mul_(old, (1.0 - weight) ** 0.5)
-                new = torch._foreach_mul(new, weight**0.5)
-            else:
-                old[0].mul_((1.0 - weight) ** 0.5)
-                new = [_where_used(weight, new[0]) * weight**0.5]
-            # A GPU waits for Python: there one operation for all small ones.
-            for r, x in zip(old, new, strict=True):
-                if r.device.type == "cpu" or r.numel() > SMALL:
-                    torch.hypot(r, x, out=r)
-                else:
-                    small[0].append(r)
-                    small[1].append(x)
-        if small[0]:
-            torch._foreach_copy_(small[0], _hypot_together(*small))
-        return list(roots)
-
-    def mean_roots(
-        self, roots: Sequence[Tensor], tensors: Sequence[Tensor], weight: float
-    ) -> list[Tensor]:
-        """See the reference: a few operations for all tensors."""
-        if not roots:
-            return []
-        X = torch._foreach_mul(list(roots), (1.0 - weight) ** 0.5)
-        Y = torch._foreach_mul(list(tensors), weight**0.5)
-        return _hypot_together(X, Y)
-
-    def adam_directions(
-        self,
-        m: Sequence[Tensor],
-        roots: Sequence[Tensor],
-        debiasing: Sequence[Any],
-        *,
-        epsilon: float,
-        epsilon_before_debiasing: bool = False,
-    ) -> list[Tensor]:
-        """See the reference: a call for all tensors."""
-        bias, divisor = debiasing
-        if not m or isinstance(bias, torch.Tensor):
-            return super().adam_directions(
-                m,
-                roots,
-                debiasing,
-                epsilon=epsilon,
-                epsilon_before_debiasing=epsilon_before_debiasing,
-            )
-        if epsilon_before_debiasing:
-            below = torch._foreach_add(list(roots), epsilon)
-            found = torch._foreach_div(list(m), below)
-            torch._foreach_mul_(found, divisor / bias)
-            return list(found)
-        below = torch._foreach_div(list(roots), divisor)
-        torch._foreach_add_(below, epsilon)
-        found = torch._foreach_div(list(m), bias)
-        torch._foreach_div_(found, below)
-        return list(found)
-
-    def update_(
-        self,
-        X: Sequence[Tensor],
-        steps: Sequence[Tensor],
-        decay_factors: Sequence[Any],
-        *,
-        cautious: bool = False,
-        casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
-    ) -> list[Tensor]:
-        """The sums decay_factor x + step, in the place of `X`."""
-        X, steps = list(X), list(steps)
-        if cautious or casts is not None:
-            return super().update_(
-                X, steps, decay_factors, cautious=cautious, casts=casts
-            )
-        if X and all(x.dtype == torch.float32 for x in X):
-            self.scale_each_(X, decay_factors)
-            torch._foreach_add_(X, steps)
-            return X
-        # Some at a time: copies of all in float32 would take memory.
-        for some in _shares(X, AT_ONCE[self.device()]):
-            held = X[some]
-            wide = self.cast_each(
-                held, [_at_least_float32(x.dtype) for x in held]
-            )
-            self.scale_each_(wide, decay_factors[some])
-            torch._foreach_add_(wide, steps[some])
-            self.store_(held, wide)
-        return X
-
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:
         """The same bits as another dtype of 32 bits."""
         return x.contiguous().view(getattr(torch, dtype))
-
-    def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
-        """See the reference: a call for all tensors."""
-        found = list(torch._foreach_norm(list(tensors), float("inf")))
-        return torch.stack(self.cast_each(found, ["float32"] * len(found)))
-
-    def largest_of_each(self, stack: Tensor) -> Tensor:
-        """See the reference."""
-        largest = torch.linalg.vector_norm(stack, float("inf"), dim=(-2, -1))
-        return largest.float()
 
     def device(self) -> str:
         """The kind of Keras' default device: `"cpu"` or `"gpu"`."""
@@ -572,108 +259,6 @@ def _at(place: np.ndarray, vector: Tensor, numbers: Sequence[Any]) -> Any:
         return equal.pop()
     index = torch.from_numpy(place.astype("int64")).to(vector.device)
     return _to_default_device(vector[index])
-
-
-def _frobenius_norms(X: Tensor) -> Tensor:
-    """Norms of matrices of float32 `(..., m, n)`: `(..., 1, 1)` float64.
-
-    The lines that lie in memory first: sums of so few squares are exact to
-    rounding in float32, and no copy in float64 is made.
-    """
-    norm = torch.linalg.vector_norm
-    line = -1 if X.stride(-1) <= X.stride(-2) else -2
-    lines = norm(X, dim=line, keepdim=True)
-    norms = norm(lines, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-    if bool(((norms > SAFE_NORMS[0]) & (norms < SAFE_NORMS[1])).all()):
-        return norms
-    # In float64 the squares of float32 entries are finite and not zero.
-    return norm(X, dim=(-2, -1), keepdim=True, dtype=torch.float64)
-
-
-def _below_one(X: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entries of matrices, `(..., 1, 1)`, and X over them.
-
-    A new tensor of float32, in two passes, of which a GPU waits for none.
-    """
-    X = X.float() if X.dtype == torch.float64 else X
-    largest = torch.linalg.vector_norm(
-        X, float("inf"), dim=(-2, -1), keepdim=True, dtype=torch.float32
-    )
-    scale = largest.clamp(max=reference.LARGEST_DIVISOR)
-    return scale, X / scale.masked_fill(scale == 0, 1.0)
-
-
-def _shrink_signs(
-    X: Tensor,
-    inverse: float,
-    rows: Tensor,
-    columns: Tensor,
-    out: Tensor,
-) -> None:
-    """Writes `shrunk_signs` of one matrix to `out`."""
-    size = max(1, BLOCK // X.shape[1])
-    largest = reference.LARGEST_SQUARED
-    for x, r, block in zip(
-        X.split(size), rows.split(size), out.split(size), strict=True
-    ):
-        x = (x.float() * inverse).clamp_(-largest, largest)
-        root = torch.addcmul(r * columns, x, x).rsqrt_()
-        torch.mul(x, root, out=block)
-
-
-def _by_weight(
-    starts: Sequence[Tensor], ends: Sequence[Tensor], weights: Sequence[Any]
-) -> Iterator[tuple[Any, list[int], list[Tensor], list[Tensor]]]:
-    """Each weight with the positions, the starts and the ends that have it.
-
-    A tensor is the weight of one tensor, whose dtype it gets.
-    """
-    positions: dict[Any, list[int]] = {}
-    for i, weight in enumerate(weights):
-        # Tensors are keys by their identity.
-        positions.setdefault(weight, []).append(i)
-    for weight, chosen in positions.items():
-        if isinstance(weight, torch.Tensor):
-            weight = weight.to(starts[chosen[0]].dtype)
-        yield (
-            weight,
-            chosen,
-            [starts[i] for i in chosen],
-            [ends[i] for i in chosen],
-        )
-
-
-def _hypot_together(X: Sequence[Tensor], Y: Sequence[Tensor]) -> list[Tensor]:
-    """sqrt(x^2 + y^2) of each pair, by one operation."""
-    flat = torch.hypot(*(torch.cat([x.reshape(-1) for x in Z]) for Z in (X, Y)))
-    found = flat.split([x.numel() for x in X])
-    return [x.view(y.shape) for x, y in zip(found, X, strict=True)]
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32
-
-
-def _shares(tensors: Sequence[Tensor], entries: int) -> Iterator[slice]:
-    """Consecutive tensors of so many entries together, or one of more."""
-    start, total = 0, 0
-    for i, x in enumerate(tensors):
-        total += x.numel()
-        if total > entries and i > start:
-            yield slice(start, i)
-            start, total = i, x.numel()
-    if tensors:
-        yield slice(start, len(tensors))
-
-
-def _lerp_where(start: Tensor, end: Tensor, weight: Tensor) -> Tensor:
-    """Start where the weight is 0, whatever the end holds."""
-    return torch.where(weight != 0, torch.lerp(start, end, weight), start)
-
-
-def _where_used(weight: Tensor, x: Tensor) -> Tensor:
-    """0 where the weight is: 0 times NaN is NaN."""
-    return torch.where(weight != 0, x, torch.zeros_like(x))
 
 
 def _to_default_device(x: Tensor) -> Tensor:

@@ -124,15 +124,16 @@ class AdaMuon(LMOOptimizer):
     def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """P scaled to the RMS of U V^T, and sqrt(V); see the base class."""
         stack, name = found.work.stack, "second_moment_root"
+        O = ops.cast(found.O, "float32")
         hidden = self._layout.with_roles(("hidden",))
         places = [hidden.index(i) for i in stack.indices]
         roots = backend.mean_roots_(
             [found.state[name][k] for k in places],
-            stack.scatter(found.O),
+            stack.scatter(O),
             [found.weights[i] for i in stack.indices],
         )
         root = stack.gather(dict(zip(stack.indices, roots, strict=True)))
-        divided = found.O / (root + self.second_moment_epsilon)
+        divided = O / (root + self.second_moment_epsilon)
         unit, _ = backend.unit_norm(divided)
         changes = {name: dict(zip(places, roots, strict=True))}
         return math.sqrt(stack.rows) * unit, changes

@@ -141,7 +141,7 @@ class Gluon(LMOOptimizer):
 
     def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """T times the `lmo` of M; see the base class."""
-        O, M = found.O, found.M
+        O, M = ops.cast(found.O, "float32"), found.M
         L0, L1, lmo_scale = self._smoothness[found.work.matrices].T
         follows = np.isfinite(L0)
         if not follows.any():

@@ -125,7 +125,7 @@ class NorMuon(LMOOptimizer):
 
     def after_lmo(self, found: AfterLMO) -> tuple[Tensor, Changes]:
         """P at the norm of O, and v; see the base class."""
-        O, work = found.O, found.work
+        O, work = ops.cast(found.O, "float32"), found.work
         hidden = self._layout.with_roles(("hidden",))
         places = [hidden.index(i) for i in work.stack.indices]
         v = ops.concatenate([found.state[SLOT][k] for k in places])

@@ -49,7 +49,7 @@ def adamw_(
         settings: Of AdamW.
         X: Weights, one per variable.
         G: Gradients, likewise.
-        m: Their means after this step, not yet rounded to half precision.
+        m: Their means after this step.
         roots: sqrt(v), roots of the means of their squares, before this step.
         active: 1 where there is a gradient, else 0: scalars, or tensors for
             the entries.

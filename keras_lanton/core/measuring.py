@@ -353,11 +353,28 @@ def _chunk_or_old(
     return found
 
 
+def noise_unit(
+    settings: NoiseAdaptiveRate, measurements: Tensor, *, beta_1: float
+) -> Tensor:
+    """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
+
+    Args:
+        settings: Of the noise.
+        measurements: How often each matrix was measured, `(matrices,)`.
+        beta_1: Decay of the momentum.
+
+    Returns:
+        `(matrices,)` float32, above 0.
+    """
+    variance = sample_variance(settings.reference, beta_1)
+    share = share_of_measurements(settings.beta_2, measurements)
+    return variance**0.5 * share
+
+
 def entry_noise(
-    settings: NoiseAdaptiveRate,
     place: NoiseSlice,
-    matrices: Tensor,
     state: State,
+    unit: Tensor,
     *,
     beta_1: float,
     nesterov: bool,
@@ -365,21 +382,16 @@ def entry_noise(
     """The noise of the entries of a stack's matrices.
 
     Args:
-        settings: Of the noise.
         place: Where the state has that of their rows and columns.
-        matrices: Positions of the matrices, `(n,)` int32.
         state: The state, with this step's measurements.
+        unit: Of each matrix in the stack, from `noise_unit`.
         beta_1: Decay of the momentum.
         nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
     """
-    count = backend.take(state["measurements"], matrices)
-    # Of the sample, over one gradient's.
-    variance = sample_variance(settings.reference, beta_1)
-    unit = share_of_measurements(settings.beta_2, count) * variance**0.5
     here = slice(place.start, place.stop)
     return EntryNoise(
-        rows=state["row_noise"][place.index][here] / unit[:, None],
-        columns=state["col_noise"][place.index][here] / unit[:, None],
-        known=count > 0,
+        rows=state["row_noise"][place.index][here],
+        columns=state["col_noise"][place.index][here],
+        unit=unit,
         momentum_share=momentum_variance(beta_1, nesterov) ** 0.5,
     )

@@ -17,7 +17,9 @@ def transpose(X: Tensor) -> Tensor:
     return ops.swapaxes(X, -2, -1)
 
 
-def newton_schulz(X: Tensor, rows: Sequence[Row]) -> Tensor:
+def newton_schulz(
+    X: Tensor, rows: Sequence[Row], *, in_range: bool = False
+) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 
     With X scaled to Frobenius norm 1, each row does
@@ -26,6 +28,7 @@ def newton_schulz(X: Tensor, rows: Sequence[Row]) -> Tensor:
     Args:
         X: `(..., m, n)`, any float dtype.
         rows: Coefficients (a, b, c), one row per step.
+        in_range: Whether the sum of X's squares is in float32's range.
 
     Returns:
         `(..., m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
@@ -36,7 +39,7 @@ def newton_schulz(X: Tensor, rows: Sequence[Row]) -> Tensor:
         arXiv 2409.20325.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X, _ = backend.unit_norm(transpose(X) if tall else X)
+    X, _ = backend.unit_norm(transpose(X) if tall else X, in_range=in_range)
     for a, b, c in rows:
         A = ops.matmul(X, transpose(X))
         P = b * A + c * ops.matmul(A, A)

@@ -96,7 +96,7 @@ def layer_ratio(
             divisor = _measured_mean(root, noise, member)
         ratio = root / backend.divisor(divisor)
         result = backend.where(member, ratio, result)
-    return backend.where(noise > 0, result, 1.0)
+    return backend.where(noise == 0, 1.0, result)
 
 
 def rate_ratio(
@@ -157,7 +157,7 @@ def share_of_measurements(beta_2: float, measurements: Tensor) -> Tensor:
     """
     n = ops.cast(measurements, "float32")
     left = 1.0 - backend.power(beta_2, n)
-    return ops.sqrt(backend.where(n > 0, left, 1.0))
+    return ops.sqrt(backend.where(n == 0, 1.0, left))
 
 
 def momentum_variance(beta_1: float, nesterov: bool) -> float:

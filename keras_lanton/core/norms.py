@@ -23,6 +23,7 @@ the norm is taken of entries of at most 1.
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -62,8 +63,8 @@ class Norm(abc.ABC):
                 that are noise are smaller.
 
         Returns:
-            `(batch, d_in, d_out)`, float32, a new tensor; zero where B is
-            zero.
+            `(batch, d_in, d_out)`, a new tensor, zero where B is zero;
+            float32, but where products of half precision gave it.
         """
 
     @abc.abstractmethod
@@ -176,7 +177,8 @@ class Spectral(Norm):
         if noise is None:
             return self.map_matrices(polar, B)
         return self.map_matrices(
-            lambda parts: polar(whiten(*parts)), (B, *noise.of_each())
+            lambda parts: polar(whiten(*parts), in_range=True),
+            (B, *noise.of_each()),
         )
 
     def dual(self, D: Tensor) -> Tensor:
@@ -192,14 +194,16 @@ class Spectral(Norm):
 
         return self.map_matrices(scaled, D)
 
-    def polar(self, rows: int, columns: int) -> Callable[[Tensor], Tensor]:
+    def polar(self, rows: int, columns: int) -> Callable[..., Tensor]:
         """The polar factor of matrices of a shape, as a function of them.
+
+        Its `in_range` says that the sum of their squares is in float32's range.
 
         Args:
             rows: Rows of each matrix.
             columns: Columns of each.
         """
-        return lambda X: newton_schulz(X, self.rows)
+        return functools.partial(newton_schulz, rows=self.rows)
 
     def map_matrices(
         self, function: Callable[[Any], Tensor], stack: Any

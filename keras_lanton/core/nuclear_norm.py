@@ -22,12 +22,13 @@ def inner_products(A: Tensor, B: Tensor) -> Tensor:
     """The inner product <A, B> of each matrix of two stacks.
 
     Args:
-        A: `(..., m, n)`.
+        A: `(..., m, n)`, any float dtype.
         B: Likewise.
 
     Returns:
-        `(...)`.
+        `(...)` float32.
     """
+    A, B = (ops.cast(X, "float32") for X in (A, B))
     return ops.sum(A * B, axis=(-2, -1))
 
 

@@ -17,6 +17,7 @@ from keras_lanton.core.adamw import debiasing
 from keras_lanton.core.matrices import Stack
 from keras_lanton.core.measuring import entry_noise
 from keras_lanton.core.measuring import measure
+from keras_lanton.core.measuring import noise_unit
 from keras_lanton.core.plan import Plan
 from keras_lanton.core.plan import WorkStack
 from keras_lanton.core.whitening import EntryNoise
@@ -33,8 +34,9 @@ class AfterLMO(NamedTuple):
     """The LMO of a stack, with all that an optimizer may change it by.
 
     Args:
-        O: The `lmo` of M, `(n, rows, columns)` float32; may be overwritten.
-        M: Momentum of the stack, likewise.
+        O: The `lmo` of M, `(n, rows, columns)`; may be overwritten. float32,
+            but where products of half precision gave it.
+        M: Momentum of the stack, likewise; in half precision where B is.
         work: The stack.
         weights: 1 - b1, or 0 without a gradient: scalars, one per variable,
             or tensors for its entries.
@@ -146,6 +148,7 @@ def step_(
         if changed:
             active = backend.after(changed["noise"], active)
     rates = lmo_rates(plan, ratio, active, eta)
+    unit = _noise_unit(plan, settings, new)
     scalars = find_scalars(plan, settings, state["last_step"], active, eta, t)
 
     # Line 5: B_t.
@@ -159,7 +162,7 @@ def step_(
         M = plan.gather(
             work.stack, _with_nesterov(settings, work.stack, B, G, scalars)
         )
-        noise = _entry_noise(settings, work, new)
+        noise = _entry_noise(settings, work, new, unit)
         O = work.norm.lmo(settings.before_lmo(M), noise)
         O, changes = settings.after_lmo(
             AfterLMO(O, M, work, scalars.gradient_weight, active, new)
@@ -285,17 +288,27 @@ def _with_nesterov(
     return dict(zip(stack.indices, backend.lerp(*chosen), strict=True))
 
 
+def _noise_unit(
+    plan: Plan, settings: StepSettings, state: State
+) -> Tensor | None:
+    """The unit of the noise of rows and columns, if it is measured."""
+    if settings.noise is None or not plan.whitened:
+        return None
+    return noise_unit(
+        settings.noise, state["measurements"], beta_1=settings.beta_1
+    )
+
+
 def _entry_noise(
-    settings: StepSettings, work: WorkStack, state: State
+    settings: StepSettings, work: WorkStack, state: State, unit: Tensor | None
 ) -> EntryNoise | None:
     """The noise of the entries of a stack, if it is measured."""
-    if settings.noise is None or work.noise is None:
+    if unit is None or work.noise is None:
         return None
     return entry_noise(
-        settings.noise,
         work.noise,
-        backend.constant(work.matrices),
         state,
+        backend.take(unit, backend.constant(work.matrices)),
         beta_1=settings.beta_1,
         nesterov=settings.nesterov,
     )

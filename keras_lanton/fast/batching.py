@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from keras import ops
+
 from keras_lanton.backends import backend
 from keras_lanton.core.matrices import Stack
 from keras_lanton.types import Tensor
@@ -18,8 +20,17 @@ ONE_BY_ONE_FROM = 64
 # Temporaries up to which a CPU finds a stack in its cache, and each new tensor
 # in memory that the process has already, where steps are not compiled.
 EAGER_BYTES = 2**25
+# Temporaries of a stack by default. All matrices of GPT-2 small that have one
+# shape fit into a GPU's: each further stack would be some fifty kernels more.
+TEMPORARY_BYTES = {"gpu": 2**30}
+OTHER_BYTES = 2**29
 # Size up to which a stack is gathered whole where steps are compiled.
 GATHERED_WHOLE_BYTES = 2**22
+
+
+def default_temporary_bytes() -> int:
+    """Memory for the matrices that are worked on at once, on each device."""
+    return TEMPORARY_BYTES.get(backend.device(), OTHER_BYTES)
 
 
 def largest_size(max_bytes: float, each: float) -> int:
@@ -84,5 +95,7 @@ def one_by_one(
         The function of `(batch, m, n)`, or of a tuple of such.
     """
     if backend.device() == "cpu" and side >= ONE_BY_ONE_FROM:
-        return functools.partial(backend.each, function)
+        return functools.partial(
+            backend.each, lambda X: ops.cast(function(X), "float32")
+        )
     return function

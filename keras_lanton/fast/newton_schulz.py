@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.newton_schulz import transpose
@@ -26,6 +25,7 @@ def standard_newton_schulz(
     *,
     dtype: str = "float32",
     products: Products = DENSE,
+    in_range: bool = False,
 ) -> Tensor:
     """The map of `core.newton_schulz` [Alg. 1, line 6].
 
@@ -34,17 +34,19 @@ def standard_newton_schulz(
         rows: Coefficients, one row per step.
         dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
+        in_range: Whether the sum of X's squares is in float32's range.
 
     Returns:
-        `(..., m, n)`, float32.
+        `(..., m, n)`, in `dtype`.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X, _ = backend.unit_norm(transpose(X) if tall else X)
-    X = products.split(ops.cast(X, dtype))
+    X = transpose(X) if tall else X
+    X, _ = backend.unit_norm(X, dtype, in_range=in_range)
+    X = products.split(X)
     for a, b, c in rows:
         P, p = _polynomial(products.gram(X), b, c, products)
         X = products.apply(P, X, beta=a, alpha=p)
-    X = ops.cast(products.join(X), "float32")
+    X = products.join(X)
     return transpose(X) if tall else X
 
 
@@ -64,6 +66,7 @@ def gram_newton_schulz(
     restarts: Sequence[int] = (),
     dtype: str = "float32",
     products: Products = DENSE,
+    in_range: bool = False,
 ) -> Tensor:
     """The same map, iterated on R = X X^T.
 
@@ -79,22 +82,24 @@ def gram_newton_schulz(
             `restart_rows`.
         dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
+        in_range: Whether the sum of X's squares is in float32's range.
 
     Returns:
-        `(..., m, n)`, float32.
+        `(..., m, n)`, in `dtype`.
 
     References:
         Zhang, Amsel, Chen and Dao 2026, Gram Newton-Schulz:
         github.com/Dao-AILab/gram-newton-schulz.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X, _ = backend.unit_norm(transpose(X) if tall else X)
-    X = products.split(ops.cast(X, dtype))
+    X = transpose(X) if tall else X
+    X, _ = backend.unit_norm(X, dtype, in_range=in_range)
+    X = products.split(X)
     starts = (0, *sorted(restarts))
     for start, end in zip(starts, (*starts[1:], len(rows)), strict=True):
         Q = _gram_factor(X, rows[start:end], products)
         X = products.apply(Q, X)
-    X = ops.cast(products.join(X), "float32")
+    X = products.join(X)
     return transpose(X) if tall else X
 
 

@@ -44,7 +44,7 @@ class FastSpectral(Spectral):
             B, noise = whiten(B, *noise.of_each()), None
         return super().lmo(B, noise)
 
-    def polar(self, rows: int, columns: int) -> Callable[[Tensor], Tensor]:
+    def polar(self, rows: int, columns: int) -> Callable[..., Tensor]:
         """The cheapest form of Newton-Schulz; see the base class."""
         return cheapest_form(rows, columns, rows=self.rows, dtype=self.dtype)
 

@@ -28,6 +28,7 @@ from keras_lanton.core.step import AfterLMO
 from keras_lanton.core.step import Changes
 from keras_lanton.core.step import StepSettings
 from keras_lanton.core.step import step_
+from keras_lanton.fast.batching import default_temporary_bytes
 from keras_lanton.fast.batching import is_gathered_whole
 from keras_lanton.fast.batching import stack_size
 from keras_lanton.fast.spectral import make_spectral
@@ -245,7 +246,8 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
             noise=self.noise,
             adamw=self.auxiliary_adamw,
             sizes=Sizes(
-                max_bytes=self.newton_schulz.max_temporary_bytes,
+                max_bytes=self.newton_schulz.max_temporary_bytes
+                or default_temporary_bytes(),
                 update=stack_size,
                 # Whole stacks would be gathered on every device.
                 gathers_whole=is_gathered_whole if devices is None else _never,
@@ -317,7 +319,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         Returns:
             The new weights and the new state, in the dtypes of the old.
         """
-        B_last = self._momentum.read(state)
+        B_last = self._momentum.read(state, self._summed_in_half(G, state))
         X_new, new, weights = step_(
             self._plan,
             self._step_settings(),
@@ -331,6 +333,22 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         )
         new |= self._momentum.write(new["momentum"], state, weights, t)
         return X_new, self.new_state(state, active, t, **new)
+
+    def _summed_in_half(
+        self, G: Sequence[Tensor], state: State
+    ) -> frozenset[int]:
+        """Variables whose momentum and gradients are of one half precision.
+
+        Where the backend computes their sums in float32, copies of both in
+        float32 would gain one rounding of what line 6 sees, and cost half of
+        the step's memory traffic. AdamW's update is elementwise: it would
+        show the rounding.
+        """
+        if not backend.SUMS_HALF_IN_FLOAT32:
+            return frozenset()
+        pairs = enumerate(zip(G, state["momentum"], strict=True))
+        alike = {i for i, (g, B) in pairs if g.dtype == B.dtype}
+        return frozenset(alike.difference(self._plan.by_adamw))
 
     def _step_settings(self) -> StepSettings:
         """The settings as they are now: a user may set attributes."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,13 +74,19 @@ class Momentum:
             made.append(Buffer((*rest, count), "float32"))
         return {"momentum_scale": made}
 
-    def read(self, state: State) -> list[Tensor]:
+    def read(self, state: State, kept: Collection[int] = ()) -> list[Tensor]:
         """The momentum, in float32 where the state has less.
 
         Args:
             state: Has `"momentum"` and, with int8, `"momentum_scale"`.
+            kept: Positions of what stays in half precision.
         """
-        found = upcast_half(state["momentum"])
+        held = state["momentum"]
+        dtypes = [
+            "float32" if _is_half(x) and i not in kept else x.dtype
+            for i, x in enumerate(held)
+        ]
+        found = list(backend.cast_each(held, dtypes))
         for k, i in enumerate(self.scales):
             found[i] = dequantize(found[i], state["momentum_scale"][k])
         return found
@@ -152,16 +159,6 @@ def _in_blocks(x: Tensor, count: int) -> Tensor:
     """`(..., n)` as `(..., count, n / count)`."""
     *rest, last = x.shape
     return ops.reshape(x, (*rest, count, last // count))
-
-
-def upcast_half(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Half precision as float32, anything else as it is.
-
-    Args:
-        tensors: Tensors of any dtypes.
-    """
-    dtypes = ["float32" if _is_half(x) else x.dtype for x in tensors]
-    return list(backend.cast_each(tensors, dtypes))
 
 
 def _is_half(x: Tensor) -> bool:

@@ -14,7 +14,6 @@ from helpers.specs import spec_of
 from helpers.specs import tensors
 from helpers.tiers import logic
 from keras_lanton import Lanton
-from keras_lanton import NewtonSchulz
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton.core.layout import VariableLayout
 from keras_lanton.core.matrices import equal_stacks
@@ -27,6 +26,7 @@ from keras_lanton.core.plan import MeasurementGroup
 from keras_lanton.core.plan import Sizes
 from keras_lanton.core.plan import make_groups
 from keras_lanton.core.plan import make_plan
+from keras_lanton.fast.batching import default_temporary_bytes
 from keras_lanton.fast.batching import stack_size
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.roles.spec import assigned_spec
@@ -213,7 +213,7 @@ def test_a_billion_parameters_stay_within_the_cap(staggered: bool) -> None:
     assert sum(math.prod(spec.shape) for spec in specs) > 1.09e9
     schedule = "staggered" if staggered else "interval"
     optimizer = Lanton(noise=NoiseAdaptiveRate(schedule=schedule))
-    cap = NewtonSchulz().max_temporary_bytes
+    cap = default_temporary_bytes()
     plan = make_plan(
         layout_of(specs),
         Lanton.paper().rules_by_role(),

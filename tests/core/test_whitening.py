@@ -26,12 +26,12 @@ def factored(*, scale: float = 1.0) -> np.ndarray:
     return (scale * rows * columns).astype("float32")
 
 
-def noise_of(deviations: np.ndarray, *, known: bool = True) -> EntryNoise:
+def noise_of(deviations: np.ndarray) -> EntryNoise:
     rows, columns = line_rms(ops.convert_to_tensor(deviations))
     return EntryNoise(
         rows=rows,
         columns=columns,
-        known=ops.convert_to_tensor([known] * len(deviations)),
+        unit=ops.ones(len(deviations)),
         momentum_share=0.5,
     )
 
@@ -89,7 +89,7 @@ def test_without_noise_to_speak_of_the_lmo_is_the_plain_one() -> None:
 @pytest.mark.parametrize("norm", [EXACT, Sign(), RMS()])
 def test_what_was_not_measured_has_the_plain_lmo(norm: Norm) -> None:
     M = normals()
-    noise = noise_of(np.zeros(SHAPE, "float32"), known=False)
+    noise = noise_of(np.zeros(SHAPE, "float32"))
     found = norm.lmo(ops.convert_to_tensor(M), noise)
     # Observed 2e-7.
     np.testing.assert_allclose(

@@ -5,6 +5,7 @@ not seen.
 """
 
 import collections
+import math
 import re
 
 import keras
@@ -100,3 +101,30 @@ def test_a_step_lowers_for_other_devices(
     assert set(found) == {(half, half, half), ("f32", "f32", "f32")}
     # Estimates of the noise wait for no eigenvalues.
     assert not re.search("syevd|geqrf|[Ee]igh|Qr", text)
+
+
+def test_few_passes_over_large_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA makes one pass of a reduction and all that leads to it."""
+    monkeypatch.setattr(backend, "device", lambda: "gpu")
+    variables = shapes(make_model(2).trainable_variables)
+    optimizer = Lanton()
+    optimizer.build(make_model(2).trainable_variables)
+
+    def step(weights: list, state: list, gradients: list) -> object:
+        return optimizer.stateless_apply(state, gradients, weights)
+
+    traced = jax.jit(step).trace(
+        variables, shapes(optimizer.variables), variables
+    )
+    text = str(traced.lower(lowering_platforms=("cuda",)).as_text())
+    reduced = [
+        math.prod(map(int, shape.split("x")))
+        for line in text.splitlines()
+        if "stablehlo.reduce" in line
+        for shape in re.findall(r"tensor<([0-9x]+)x(?:f16|f32|i1)>", line)[:1]
+    ]
+    total = sum(map(math.prod, (x.shape for x in variables)))
+    # Observed 5.7.
+    passes = sum(size for size in reduced if size > 2**16) / total
+    print(f"{passes:.2f} reductions of all weights")
+    assert passes < 5.8
