@@ -9,7 +9,7 @@ every device (8 x 1), or split over the columns of a mesh (2 x 4, 1 x 8), once
 with the work shared out among the devices and once as the compiler has it.
 Bytes are those of the results of collectives on one device, in one step.
 
-The second calculates them by the formulas of docs/scaling.md, for a step that
+The second calculates them by the formulas of docs/cost.md, for a step that
 is not limited by `max_temporary_bytes`.
 """
 

@@ -5,12 +5,12 @@ order of the algorithm:
 
 | line | computes | where |
 |---|---|---|
-| 5 | momentum B_t | `LMOOptimizer.step_`, `_momentum_weights` |
-| 6 | O_t = LMO(B_t) | `norms.norms`: `Spectral`, `Sign`, `RMS` |
-| 7 | noise H_t | `noise.formulas.update_noise`, the norms' `dual` |
-| 8 | noise factor a_t | `noise.formulas.noise_factor` |
-| 9 | learning rate eta_t^l | `noise.formulas.layer_ratio` |
-| 10 | weights X_{t+1} | `optimizers.lmo.update_stack_` |
+| 5 | momentum B_t | `core.step`: `momentum_weights`, `step_` |
+| 6 | O_t = LMO(B_t) | `core.norms`: `Spectral`, `Sign`, `RMS` |
+| 7 | noise H_t | `core.noise.update_noise`, the norms' `dual` |
+| 8 | noise factor a_t | `core.noise.noise_factor` |
+| 9 | learning rate eta_t^l | `core.noise.layer_ratio` |
+| 10 | weights X_{t+1} | `core.step.update_stack_` |
 """
 
 from collections.abc import Mapping
@@ -56,6 +56,14 @@ CHOICES = {
 class Lanton(LMOOptimizer):
     """Optimizer that slows down matrices whose gradient is noisy.
 
+    As Muon does, it orthogonalizes the momentum of each hidden matrix. So all
+    directions of the matrix change alike, and the learning rate alone says how
+    far. It also measures how much the gradient of each matrix, row and column
+    differs from batch to batch. Matrices that are noisier than the mean get a
+    lower learning rate, quieter ones a higher. Noisy rows and columns count
+    less in the update. Embeddings and heads get the signs of their momentum,
+    and AdamW updates gains and biases.
+
     For each matrix, with gradient G_t, momentum B_t and noise H_t:
 
         B_t = b1 B_{t-1} + (1 - b1) G_t                          line 5
@@ -66,7 +74,7 @@ class Lanton(LMOOptimizer):
         X_{t+1} = X_t - eta_t gamma X_t + eta_t^l s O_t          line 10
 
     The LMO, the dual norm ||.||_* and the step scale s depend on the role of
-    the variable: `"hidden"` (matrices: U V^T), `"embedding"` (tables and
+    the variable: `"hidden"` (matrices: U V^T), `"embedding"` (embeddings and
     heads: sign) or `"vector"` (gains and biases: normalized). D_t is the noise
     sample. By default AdamW updates vectors, at the base rate. Nesterov's
     momentum b1 B_t + (1 - b1) G_t goes to line 6, in units of the noise of
@@ -109,7 +117,7 @@ class Lanton(LMOOptimizer):
             AdamW updates no role.
         newton_schulz: Settings of Newton-Schulz, for hidden matrices.
         momentum_dtype: Dtype of the momentum, e.g. `"bfloat16"`. `"int8"`
-            is for hidden matrices and tables; blocks of up to 128 entries
+            is for hidden matrices and embeddings; blocks of up to 128 entries
             share a scale. Defaults to each variable's own.
         rounding: `"nearest"`, or `"stochastic"`: bfloat16 weights are rounded
             up or down by chance, so that updates smaller than their precision
@@ -140,7 +148,7 @@ class Lanton(LMOOptimizer):
 
     References:
         Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
-        arXiv 2510.14009, Algorithm 1; docs/deviations.md has the differences.
+        arXiv 2510.14009, Algorithm 1; docs/algorithm.md has the differences.
         Chen et al. 2025, Cautious Weight Decay,
         arXiv 2510.12402.
     """
@@ -230,7 +238,7 @@ class Lanton(LMOOptimizer):
 
         References:
             arXiv 2510.14009, Algorithm 1 and the tables of hyper-parameters;
-            docs/deviations.md has the points that they leave open.
+            docs/algorithm.md has the points that they leave open.
         """
         return cls(learning_rate, **{**PAPER, **kwargs})
 
@@ -240,11 +248,11 @@ class Lanton(LMOOptimizer):
     ) -> "Lanton":
         """Lanton for training a pretrained model on other data.
 
-        AdamW updates tables and heads, besides gains and biases: signs would
-        change all rows of a table by the same amount. Nothing decays, because
-        decay pulls to zero and not to the pretrained weights. `beta_1` is
-        0.9, because fine-tuning is short. This optimizer forgets less than
-        `Lanton()` where both learn as much (docs/evidence.md).
+        AdamW updates embeddings and heads, besides gains and biases: signs
+        would change all rows of an embedding by the same amount. Nothing
+        decays, because decay pulls to zero and not to the pretrained weights.
+        `beta_1` is 0.9, because fine-tuning is short. This optimizer forgets
+        less than `Lanton()` where both learn as much (docs/evidence.md).
 
         Args:
             learning_rate: As in the constructor. Half of the best rate of
@@ -252,7 +260,7 @@ class Lanton(LMOOptimizer):
             **kwargs: Arguments of the constructor, instead of these.
 
         Examples:
-            >>> Lanton.for_fine_tuning(1e-3).auxiliary_adamw.roles
+            >>> Lanton.for_fine_tuning(2.5e-3).auxiliary_adamw.roles
             ('embedding', 'vector')
         """
         return cls(learning_rate, **{**FINE_TUNING, **kwargs})

@@ -72,15 +72,15 @@ class NoiseAdaptiveRate(Part):
     With `within_matrices`, line 6 sees each entry of the momentum in units of
     its noise, whose variance is factored by rows and columns. Hidden matrices
     are whitened: M_ij / (r_i c_j), where r_i^2 and c_j^2 are the noise of row
-    i and of column j, each plus a tenth of the mean of M^2. In tables and
+    i and of column j, each plus a tenth of the mean of M^2. In embeddings and
     heads M / sqrt(M^2 + V_M) replaces sign(M), where V_M is the variance of
     the momentum's noise. Other roles do not change.
 
     Args:
-        alpha: A number above 0: the noise at which sqrt(a_t) is 84 %. The
-            mean of line 9 comes after that. Smaller values adapt more. It does
-            not change what `within_matrices` does. None: all matrices have the
-            rate eta_t.
+        alpha: A number above 0. At a noise of alpha the factor sqrt(a_t) is
+            0.84, before line 9 divides it by the mean of all. Smaller values
+            adapt more. It does not change what `within_matrices` does. None:
+            all matrices have the rate eta_t.
         within_matrices: Whether Lanton also measures the noise of rows and
             columns, and line 6 sees the momentum in units of it.
         alpha_unit: The unit of alpha and of the noise. `"signal"`: the dual
@@ -127,7 +127,7 @@ class NoiseAdaptiveRate(Part):
     References:
         Hao et al., arXiv 2510.14009, Algorithm 1. The paper does not have
         noise within matrices, nor in units of the momentum:
-        docs/deviations.md.
+        docs/algorithm.md.
     """
 
     alpha: float | None = 1.0

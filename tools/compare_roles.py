@@ -1,16 +1,16 @@
 """Roles from paths against roles from layers, for ready-made models.
 
-    KERAS_BACKEND=torch python tools/compare_roles.py
+    KERAS_BACKEND=torch python tools/compare_roles.py > docs/models.csv
 
 `Lanton()` alone decides by paths and shapes; `Lanton().read_roles(model)`
 reads the layers, which is exact. Every model of `keras.applications` and
 every backbone of KerasHub that can be made small is built with random
-weights, and the roles and views of all of its variables are compared. It
-prints the tables of docs/models.md.
+weights, and the roles and views of all of its variables are compared.
 """
 
 import gc
 import inspect
+import sys
 import warnings
 
 import keras
@@ -197,25 +197,23 @@ def compare(model):
     return counts, differ
 
 
-def print_table(models):
-    """Print the table of some models, then the names that cannot be built."""
-    print("| model | variables | hidden | embedding | vector | differ |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    left = []
+def print_rows(models):
+    """Print a row for each model; to stderr what cannot be built."""
     for name, make in models:
         keras.backend.clear_session()
         gc.collect()
         try:
             counts, differ = compare(make())
         except Exception as error:  # another release asks for other sizes
-            left.append(f"`{name}`: {type(error).__name__} {error}"[:200])
+            message = f"{name}: {type(error).__name__} {error}"
+            print(message[:200], file=sys.stderr)
             continue
-        cells = [f"`{name}`", sum(counts), *counts, len(differ)]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
-    print("", *left, sep="\n")
+        print(name, sum(counts), *counts, len(differ), sep=",", flush=True)
 
 
 if __name__ == "__main__":
-    print(f"Keras {keras.__version__}, KerasHub {keras_hub.__version__}")
-    print_table(applications())
-    print_table(backbones())
+    versions = f"Keras {keras.__version__}, KerasHub {keras_hub.__version__}"
+    print(versions, file=sys.stderr)
+    print("model,variables,hidden,embedding,vector,differ")
+    print_rows(applications())
+    print_rows(backbones())

@@ -1,7 +1,7 @@
 """A hook of MkDocs: pages that docstrings name are links.
 
-A docstring names a page as `help()` should show it: docs/evidence.md. On the
-pages of docs/api that becomes a link to the page.
+A docstring names a page as `help()` should show it: docs/evidence.md. On
+docs/api.md that becomes a link to the page.
 """
 
 import logging
@@ -14,8 +14,8 @@ NAMED = re.compile(r"<pre\b.*?</pre>|docs/([\w/]+\.md)", re.DOTALL)
 
 
 def on_page_content(html: str, page: Any, files: Any, **kwargs: Any) -> str:
-    """Makes links, on the pages of docs/api."""
-    if not page.file.src_uri.startswith("api/"):
+    """Makes links, on docs/api.md."""
+    if page.file.src_uri != "api.md":
         return html
 
     def link(found: re.Match[str]) -> str:

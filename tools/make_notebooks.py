@@ -16,13 +16,15 @@ import os
 import pathlib
 import re
 import tempfile
+import tomllib
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples" / "keras_io").glob("*.py"))
 GALLERY = ROOT / "docs" / "gallery"
-REPOSITORY = "keras-lanton/keras_lanton"
-GITHUB = f"https://github.com/{REPOSITORY}"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+GITHUB = PROJECT["tool"]["keras-lanton"]["repository"]
+REPOSITORY = GITHUB.removeprefix("https://github.com/")
 COLAB = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main"
 LARGEST = 300_000  # bytes of a notebook
 WIDTH = 480  # pixels of a thumbnail

@@ -3,8 +3,9 @@
     KERAS_BACKEND=jax python tools/make_pictures.py
 
 trains a small GPT-2 with Lanton on the bytes of Python's standard library, a
-minute on one core, and writes PNG files to docs/how_it_works. `--steps` makes
-the run shorter, `--output` writes elsewhere.
+minute on one core, and writes PNG files to docs/how_it_works. It prints how
+large the updates of common and of rare bytes are. `--steps` makes the run
+shorter, `--output` writes elsewhere.
 """
 
 import argparse
@@ -29,6 +30,8 @@ BATCH_SIZE = 16  # blocks of CONTEXT bytes
 CONTEXT = 64
 BYTES = 256
 NOISE_BATCHES = 32
+# Of the momentum's noise, over that of a gradient: of `Lanton()`.
+MOMENTUM_VARIANCE = 0.03
 MODEL = types.SimpleNamespace(
     model="gpt2",
     scaled_kernels=False,
@@ -52,10 +55,11 @@ STYLE = {
     "savefig.facecolor": "white",
 }
 WIDTH = 7.2  # inches; a page shows 690 pixels, so 10 points are 13 pixels
+NARROW = 4.6  # of what a phone shows whole, with 10 points as 10 pixels
 # Kinds of matrices by a part of their path, in the order of the model.
 KINDS = {
-    "token_embedding": "token table",
-    "position_embedding": "position table",
+    "token_embedding": "token embedding",
+    "position_embedding": "position embedding",
     "query": "query",
     "key": "key",
     "value": "value",
@@ -130,27 +134,48 @@ def train(steps):
         callbacks=[monitor, recorder],
     )
     tail = max(1, steps // 2)  # steps whose mean noise is shown
+    print_updates(model, np.bincount(data, minlength=BYTES) / len(data))
     return {
         "paths": monitor.paths,
         "noise": monitor.noise[-tail:].mean(0),
         "measured": recorder.measured,
-        "momentum": momentum_of(model, "feedforward_intermediate"),
+        "momentum": momentum_of(model, "feedforward_intermediate_dense/kernel"),
         "rows": row_noise(model, batches(data, NOISE_BATCHES)),
         "shares": np.bincount(data, minlength=BYTES) / len(data),
     }
 
 
 def momentum_of(model, name):
-    """The momentum of the first kernel in a layer of that name."""
+    """The momentum of the first weights in a layer of that name."""
     optimizer = model.optimizer
     paths = [spec.path for spec in optimizer.layers]
-    i = next(i for i, p in enumerate(paths) if f"{name}_dense/kernel" in p)
+    i = next(i for i, p in enumerate(paths) if name in p)
     kept = [v for v in optimizer.variables if v.path.endswith("momentum")]
     return keras.ops.convert_to_numpy(kept[i])
 
 
+def print_updates(model, shares):
+    """The noise and the last updates of the token embedding's rows."""
+    M = momentum_of(model, "token_embedding")
+    found = state(model.optimizer)
+    # A sample is a difference of two gradients.
+    rows = found["row_noise_0"][0] / 2**0.5
+    columns = found["col_noise_0"][0] / 2**0.5
+    mean = np.sqrt(np.mean(columns**2))
+    deviation = rows[:, None] * columns / mean  # of the noise of each entry
+    V_M = MOMENTUM_VARIANCE * deviation**2
+    updates = np.abs(M) / np.sqrt(M**2 + np.maximum(V_M, 1e-30))
+    for low, high in ((0.01, 1), (1e-3, 0.01), (1e-4, 1e-3), (0, 1e-4)):
+        here = (shares > low) & (shares <= high)
+        print(
+            f"{here.sum():3} bytes with {low:.2%} to {high:.2%} of the text: "
+            f"noise {rows[here].mean() / mean:.3f}, "
+            f"updates {updates[here].mean():.2f} of the largest"
+        )
+
+
 def row_noise(model, some):
-    """The noise of the token table's rows, over the mean of all.
+    """The noise of the token embedding's rows, over the mean of all.
 
     Gradients are told by steps of SGD, each from the same weights.
 
@@ -187,17 +212,16 @@ def polar(M):
 
 
 def draw_lmo(figure):
-    """Unit balls of three norms, a gradient, and the LMO of each."""
+    """Unit balls of two norms, a gradient, and the LMO of each."""
     down = np.array([0.9, 0.35])  # minus the gradient
     angle = np.linspace(0, 2 * np.pi, 200)
     circle = np.stack([np.cos(angle), np.sin(angle)])
     square = np.array([[1, 1, -1, -1, 1], [1, -1, -1, 1, 1]])
     panels = (
-        ("Vectors: normalize", circle, down / np.linalg.norm(down), "entry"),
-        ("Tables: take signs", square, np.sign(down), "entry"),
-        ("Matrices: U V$^T$", square, np.sign(down), "singular value"),
+        ("Normalizing", circle, down / np.linalg.norm(down), "entry"),
+        ("Lanton", square, np.sign(down), "singular value"),
     )
-    for axes, panel in zip(figure.subplots(1, 3), panels, strict=True):
+    for axes, panel in zip(figure.subplots(1, 2), panels, strict=True):
         draw_ball(axes, down, *panel)
         axes.set_title(panel[0], pad=8)
 
@@ -253,19 +277,19 @@ def draw_singular_values(figure, momentum):
     axes.text(
         middle,
         1.9,
-        "after five Newton-Schulz steps: all near 1",
+        "after five steps: all near 1",
         color=BLUE,
         ha="center",
     )
     axes.text(
         middle + 2,
         1.5 * before[middle] / before[0],
-        "before: momentum, largest set to 1",
+        "before: the momentum",
         color=ORANGE,
         ha="left",
     )
     axes.set(
-        xlabel="number of the singular value, the largest first",
+        xlabel="number of the singular value",
         ylabel="singular value",
         yscale="log",
         ylim=(0.6 * before[-1] / before[0], 4),
@@ -275,7 +299,7 @@ def draw_singular_values(figure, momentum):
 
 
 def draw_noise(figure, run):
-    """Noise by matrix, and by row of the token table."""
+    """Noise by matrix, and by row of the token embedding."""
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
     names = list(KINDS.values())
     kinds = [
@@ -284,13 +308,13 @@ def draw_noise(figure, run):
     ]
     for i, name in enumerate(names):
         mine = run["noise"][[kind == name for kind in kinds]]
-        color = GREEN if "table" in name else BLUE
+        color = GREEN if "embedding" in name else BLUE
         left.plot(mine, [i] * len(mine), "o", color=color, ms=6, alpha=0.7)
         left.axhline(i, color=GREY, lw=0.3, zorder=0)
     left.set_yticks(range(len(names)), names)
     left.invert_yaxis()
     left.set(
-        title="Between matrices (dot: a matrix)",
+        title="Between matrices",
         xlabel="noise, in units of its own momentum",
         xlim=(0, 1.08 * run["noise"].max()),
     )
@@ -313,9 +337,9 @@ def draw_noise(figure, run):
             ha="right",
         )
     right.set(
-        title="Within the token table (dot: a row)",
+        title="Within the token embedding",
         xlabel="share of the byte in the text, %",
-        ylabel="noise of the row, over the table's",
+        ylabel="noise of the row, over the mean",
         xscale="log",
         yscale="log",
     )
@@ -362,28 +386,27 @@ def draw_ratio(figure):
     """The factor on the rate by noise, for some alpha."""
     axes = figure.subplots()
     noise = np.geomspace(0.1, 100, 300)
-    for alpha, color, x, y, width in (
-        (3.0, GREEN, 7.9, 0.63, 1.5),
-        (1.0, BLUE, 3.25, 0.57, 2.5),
-        (0.3, ORANGE, 0.33, 0.5, 1.5),
+    for alpha, color, y, width in (
+        (3.0, GREEN, 0.93, 1.5),
+        (1.0, BLUE, 0.85, 2.5),
+        (0.3, ORANGE, 0.77, 1.5),
     ):
         ratio = (1 + (noise / alpha) ** 2) ** -0.25
         axes.plot(noise, ratio, color=color, lw=width)
-        axes.text(x, y, f"alpha = {alpha:g}", color=color)
+        axes.text(20, y, f"alpha = {alpha:g}", color=color)
     for x in (1, 10):
         y = (1 + x**2) ** -0.25
         axes.plot(x, y, "o", color=BLUE)
         axes.annotate(
             f"{100 * y:.0f} %",
             (x, y),
-            (-4, -14),
+            (-28, -13),
             textcoords="offset points",
-            ha="right",
             color=BLUE,
         )
     axes.set(
-        xlabel="noise of a matrix, in units of its own momentum",
-        ylabel="rate, over that without noise",
+        xlabel="noise, in units of its own momentum",
+        ylabel="rate over that without noise",
         xscale="log",
         ylim=(0, 1.05),
     )
@@ -413,15 +436,16 @@ def main(arguments=None):
     folder.mkdir(parents=True, exist_ok=True)
     run = train(options.steps)
     pictures = {
-        "lmo": (2.55, draw_lmo, ()),
-        "singular_values": (3.2, draw_singular_values, (run["momentum"],)),
+        "lmo": (2.4, draw_lmo, ()),
+        "singular_values": (2.8, draw_singular_values, (run["momentum"],)),
         "noise": (3.3, draw_noise, (run,)),
         "schedule": (3.2, draw_schedule, (run,)),
-        "ratio": (3.0, draw_ratio, ()),
+        "ratio": (2.8, draw_ratio, ()),
     }
     with matplotlib.rc_context(STYLE):
         for name, (height, draw, given) in pictures.items():
-            figure = Figure(figsize=(WIDTH, height), layout="constrained")
+            width = WIDTH if name in ("noise", "schedule") else NARROW
+            figure = Figure(figsize=(width, height), layout="constrained")
             draw(figure, *given)
             save(figure, folder / f"{name}.png")
 

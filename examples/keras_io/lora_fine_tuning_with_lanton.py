@@ -216,6 +216,6 @@ plt.show()
 """
 ## Where to go on
 
-A lower rate forgets less, with both. `docs/guides/fine_tuning.md` explains what
+A lower rate forgets less, with both. `docs/guides/training.md` explains what
 to choose, and compares LANTON with AdamW and D-Muon.
 """

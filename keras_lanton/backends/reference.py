@@ -190,7 +190,7 @@ class Backend(Arithmetic, abc.ABC):
         return list(tensors)
 
     def to_host(self, *tensors: Tensor) -> list[Tensor]:
-        """Small tensors where `unpack` of them, and conditions, do not wait.
+        """Copies small tensors to the host: reading them there waits for none.
 
         Args:
             *tensors: Of 32-bit dtypes.
@@ -201,7 +201,7 @@ class Backend(Arithmetic, abc.ABC):
         return list(tensors)
 
     def on_device(self, x: Tensor) -> Tensor:
-        """A small tensor from `to_host` as the others lie, without waiting.
+        """Copies a small tensor of `to_host` to the device, without waiting.
 
         Args:
             x: A tensor.
@@ -258,10 +258,10 @@ class Backend(Arithmetic, abc.ABC):
         ]
 
     def after(self, earlier: Tensor, value: Tensor) -> Tensor:
-        """The value, which XLA then knows only after `earlier`.
+        """The value, as a result that XLA cannot compute before `earlier`.
 
-        XLA copies what a conditional reads and a later step overwrites, unless
-        the step cannot come first.
+        XLA copies a tensor that a conditional reads and a later operation
+        overwrites, unless the later one has to wait for the conditional.
 
         Args:
             earlier: Numbers above -1e30, or NaN; float32.

@@ -200,7 +200,7 @@ class TorchBackend(TorchArithmetic, Backend):
         ]
 
     def as_tensors(self, values: Sequence[Any]) -> list[Tensor]:
-        """See the reference: without Keras' many looks at a tensor."""
+        """See the reference: without the checks that Keras makes."""
         device = _default_device()
         found = [
             v.value if isinstance(v, keras.Variable) else v for v in values

@@ -1,10 +1,10 @@
 """A tensor as matrices, and matrices of equal view as one stack.
 
-Hidden matrices are laid down with their short side first, so that a kernel
-(768, 3072) and one of (3072, 768) are in the same stack. Others are laid down
-as they are stored, since a table's columns are far from each other there.
-Where a norm allows neither, matrices are laid down as (d_in, d_out). A stack
-can be cut into smaller ones, so that what is made of it fits into memory.
+A stack holds hidden matrices with their short side first, so that a kernel
+(768, 3072) and one of (3072, 768) are in the same stack. It holds others in the
+order in which they are stored, since the columns of an embedding are far from
+each other there. If a norm allows neither, it holds them as (d_in, d_out). A
+stack can be cut into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses

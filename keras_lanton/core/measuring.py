@@ -356,7 +356,7 @@ def _chunk_or_old(
 def noise_unit(
     settings: NoiseAdaptiveRate, measurements: Tensor, *, beta_1: float
 ) -> Tensor:
-    """What `"row_noise"` and `"col_noise"` are for gradient noise of 1.
+    """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
 
     Args:
         settings: Of the noise.

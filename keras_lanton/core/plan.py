@@ -77,7 +77,7 @@ class MeasurementGroup:
         stack: The stack.
         norm: Its norm, in the orientation of the stack.
         chunks: Its parts.
-        offset: Steps by which this group starts late.
+        offset: The number of steps by which the first measurement is late.
         pauses: Whether there are steps on which no chunk is measured.
         gathers_whole: Whether the whole stack is gathered as fast as a chosen
             chunk.

@@ -44,7 +44,7 @@ def largest_size(max_bytes: float, each: float) -> int:
 
 
 def useful_size(stack: Stack, each: float) -> float:
-    """Number of matrices from which a longer stack is no faster.
+    """The number of matrices above which a longer stack is no faster.
 
     Args:
         stack: The stack.

@@ -76,7 +76,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         newton_schulz: How hidden matrices are orthogonalized.
         auxiliary_adamw: Updates the roles without a norm, or None.
         momentum_dtype: Dtype of the momentum: a float dtype, or `"int8"` for
-            that of hidden matrices and tables. Defaults to each variable's
+            that of hidden matrices and embeddings. Defaults to each variable's
             own.
         rounding: `"nearest"`, or `"stochastic"`: updates of bfloat16 weights
             are rounded up or down by chance, so that small ones are not lost.

@@ -103,7 +103,9 @@ def refuses_misfits() -> bool:
 
 
 def is_of_new_optimizer(store: Any) -> bool:
-    """Returns whether a saved optimizer was not built: 0 steps, and a rate.
+    """Returns whether a saved optimizer had not been built.
+
+    Such a file has at most two arrays: a count of 0 steps, and a rate.
 
     Args:
         store: Mapping of positions ("0", "1", ...) to arrays.

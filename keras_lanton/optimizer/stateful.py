@@ -170,9 +170,9 @@ class Stateful(Hooks):
             warnings.warn(
                 "Keras loads low-rank adapters as zeros: their gradients are "
                 "zero, so they never learn. Give their first factors new "
-                'values: docs/guides/fine_tuning.md, "How do I continue a '
-                f'run?". Received: {len(found)} such layers, {found[0]!r} '
-                "first",
+                'values: docs/guides/training.md, "How do I continue a run '
+                f'with LoRA?". Received: {len(found)} such layers, '
+                f"{found[0]!r} first",
                 stacklevel=3,
             )
 

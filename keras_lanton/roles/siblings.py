@@ -57,7 +57,7 @@ class NamedVariable:
 
     @property
     def subject(self) -> str:
-        """The name that says what it is: the layer's for a mere `kernel`."""
+        """The telling name: the layer's, if the variable is called `kernel`."""
         return self.owner if self.name in KERNEL_NAMES else self.name
 
     @property

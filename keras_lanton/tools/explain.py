@@ -43,7 +43,7 @@ USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
 # Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
 # the most of the paper's tables.
 OVER_ADAMW = (2.0, 50.0)
-LORA_RATE = 5e-3  # docs/guides/fine_tuning.md: start adapters here
+LORA_RATE = 5e-3  # docs/guides/training.md: start adapters here
 
 
 def explain(
@@ -107,7 +107,7 @@ def explain(
     lines += list(_rest(optimizer))
     found = [
         f"{path} has a low-rank adapter of zeros, as Keras loads it: it never "
-        "learns. docs/guides/fine_tuning.md says what to do."
+        "learns. docs/guides/training.md says what to do."
         for path in zero_adapters(variables)
     ]
     found += _suspicions(specs, optimizer, rate, adamw_rate)

@@ -233,7 +233,7 @@ def test_what_a_file_has_of_adapters(tmp_path):
 
 
 def write_numbers(task, path):
-    """As docs/guides/fine_tuning.md has it."""
+    """As docs/guides/training.md has it."""
     numbers = [*task.variables, *task.optimizer.variables]
     new = path.with_suffix(".new")
     new.write_bytes(pickle.dumps([ops.convert_to_numpy(v) for v in numbers]))

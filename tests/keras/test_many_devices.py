@@ -1,7 +1,7 @@
 """Many devices train to the weights of one: a small GPT-2, 6 steps.
 
 Every case runs in processes of its own, this file as a script: the number of
-devices is fixed when a backend starts. docs/scaling.md says what moves
+devices is fixed when a backend starts. docs/cost.md says what moves
 between them; that is counted here too.
 """
 
@@ -506,7 +506,7 @@ def test_two_jax_processes(name):
     ids=str,
 )
 def test_bytes_moved(mesh):
-    """Counted in the compiled step, and by the formulas of docs/scaling.md."""
+    """Counted in the compiled step, and by the formulas of docs/cost.md."""
     rows, columns = mesh
     options = {"noise_interval": 10}
     arguments = {"options": options, "rows": rows, "columns": columns}

@@ -96,15 +96,15 @@ def test_narrow_matrices_are_of_gpt2():
     "names",
     [("gpt2_base_en",), pytest.param(None, marks=exhaustive)],  # None: all
 )
-def test_the_memory_guide_has_the_table(names, monkeypatch):
+def test_the_page_on_cost_has_the_table(names, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     make_table = importlib.import_module("memory").state_table
     table = make_table(names) if names else make_table()
     keras.backend.clear_session()  # forgets the variables without values
-    guide = (ROOT / "docs/guides/memory.md").read_text()
+    page = (ROOT / "docs/cost.md").read_text()
     if names is None:
-        assert table in guide
-    assert set(table.splitlines()) <= set(guide.splitlines())
+        assert table in page
+    assert set(table.splitlines()) <= set(page.splitlines())
 
 
 @logic

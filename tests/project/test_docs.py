@@ -39,7 +39,8 @@ parsers = pytest.importorskip("sybil.parsers.markdown")
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-START = [ROOT / "README.md", ROOT / "docs" / "index.md"]
+# Pages whose blocks differ between backends, and the first one.
+ON_EACH = [ROOT / "README.md", ROOT / "docs" / "keras.md"]
 NOTEBOOKS = sorted((ROOT / "examples" / "keras_io").glob("*.py"))
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 QUOTE = re.compile(
@@ -83,19 +84,8 @@ def given(page):
     found = {"backend": keras.backend.backend(), "missing": missing}
     if page.name != "README.md":
         return found
-    model, (x, y) = small_model(), small_data()
-    return {
-        **found,
-        "model": model,
-        "x": x,
-        "y": y,
-        "kernel": model.get_layer("einsum").kernel,
-        "CosineDecay": keras.optimizers.schedules.CosineDecay,
-        "eta_max": 5e-3,
-        "eta_min": 0.0,
-        "N": 10,
-        "T": 100,
-    }
+    x, y = small_data()
+    return {**found, "model": small_model(), "x": x, "y": y}
 
 
 @pytest.fixture
@@ -134,7 +124,7 @@ def examples_of(page):
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(
     "page",
-    keep([p for p in PAGES if "```python\n" in p.read_text()], START),
+    keep([p for p in PAGES if "```python\n" in p.read_text()], ON_EACH),
     ids=name_of,
 )
 def test_blocks_run(page):
@@ -165,13 +155,176 @@ def test_quotes_are_the_code(page):
 
 
 @logic
-def test_every_page_is_in_the_site():
+def test_every_page_is_in_the_site(tool):
     """`mkdocs build --strict` says so too, but is no part of the tests."""
-    listed = re.findall(r"[\w/]+\.md", (ROOT / "mkdocs.yml").read_text())
-    assert sorted(listed) == [
-        path.relative_to(ROOT / "docs").as_posix()
-        for path in sorted(PAGES[1:], key=lambda p: p.as_posix())
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w/]+\.md", menu.partition("\n\n")[0])
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in PAGES[1:]}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages | set(tool("root_pages").PAGES.values())
+
+
+@logic
+def test_the_first_page_is_the_readme(tool):
+    text = "[a](docs/guides/a.md#b) [c](CHANGELOG.md) [d](https://e.org/docs/)"
+    found = tool("root_pages").as_page(text)
+    assert (
+        found == "[a](guides/a.md#b) [c](changelog.md) [d](https://e.org/docs/)"
+    )
+
+
+@logic
+def test_the_readme_is_short():
+    """600 words and 25 numbers, which its code is no part of."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 600
+    prose = re.sub(r"```.*?```|\]\(.*?\)", "", text, flags=re.DOTALL)
+    assert len(re.findall(r"(?<![\w.-])\d[\d,.]*", prose)) <= 25
+
+
+# -- The learning rates ------------------------------------------------------
+
+RATES = ROOT / "docs" / "guides" / "learning_rate.md"
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# A rate where Lanton gets one: its first argument, or the peak of a schedule.
+GIVEN_RATE = re.compile(
+    r"Lanton(?P<maker>\.\w+)?\(\s*(?:learning_rate=)?(?P<rate>\d[\d.e-]*)"
+    r"|warmup_target=(?P<peak>\d[\d.e-]*)"
+    r"|(?:Cosine|Polynomial)Decay\(\s*(?P<start>\d[\d.e-]*)"
+)
+
+
+def starting_rates():
+    """The table's rates to start with, those of fine-tuning apart."""
+    rows = re.findall(
+        r"^\| (.+?) \| (.*?) \| (\d[\d.]*) \|", RATES.read_text(), re.M
+    )
+    tuned = {"fine-tuning, `Lanton.for_fine_tuning()`", "the same, LoRA"}
+    tuning = [float(rate) for task, _, rate in rows if task in tuned]
+    other = [float(rate) for task, _, rate in rows if task not in tuned]
+    assert len(tuning) == 2
+    assert len(other) >= 5
+    return set(tuning), set(other)
+
+
+def rates_of(code):
+    """Each rate that code gives to Lanton, and whether it fine-tunes."""
+    for found in GIVEN_RATE.finditer(code):
+        rate = found["rate"] or found["peak"] or found["start"]
+        yield float(rate), found["maker"] == ".for_fine_tuning"
+
+
+@logic
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_rates_of_a_page_are_in_the_table(page):
+    tuning, other = starting_rates()
+    for code in BLOCK.findall(page.read_text()):
+        for rate, tunes in rates_of(code):
+            assert rate in (tuning if tunes else other), code
+
+
+@logic
+def test_rates_of_docstrings_are_in_the_table():
+    tuning, other = starting_rates()
+    sources = (ROOT / "keras_lanton").rglob("*.py")
+    lines = [line for path in sources for line in path.read_text().split("\n")]
+    shown = [line for line in lines if line.strip().startswith(">>>")]
+    for line in shown:
+        for rate, tunes in rates_of(line):
+            assert rate in (tuning if tunes else other), line
+    for maker, rates in (
+        (keras_lanton.Lanton, other),
+        (keras_lanton.Lanton.for_fine_tuning, tuning),
+    ):
+        default = inspect.signature(maker).parameters["learning_rate"].default
+        assert default in rates
+
+
+@logic
+def test_rates_are_found():
+    code = "Lanton(0.5)\nLanton.for_fine_tuning(\n    learning_rate=2e-3)"
+    assert list(rates_of(code)) == [(0.5, False), (2e-3, True)]
+    assert list(rates_of("CosineDecay(\n    warmup_target=3e-3")) == [
+        (3e-3, False)
     ]
+
+
+# -- The repository's address ------------------------------------------------
+
+# Files that have it written out, and in how many lines.
+WAITING = {
+    "pyproject.toml": 1,
+    "docs/gallery.md": 6,
+    "docs/gallery/cnn_with_lanton.ipynb": 2,
+    "docs/gallery/gpt2_with_lanton.ipynb": 2,
+    "docs/gallery/lora_fine_tuning_with_lanton.ipynb": 2,
+}
+
+
+@logic
+def test_what_waits_for_an_address(tool):
+    """All of it has the address of pyproject.toml."""
+    address = tool("make_notebooks").REPOSITORY
+    folders = ("docs", "examples", "keras_lanton", "tools", ".github")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    files += ROOT.glob("*.*")
+    found = {}
+    for path in files:
+        if path.suffix in (".py", ".md", ".ipynb", ".toml", ".yml", ".cff"):
+            lines = [
+                line
+                for line in path.read_text().split("\n")
+                if re.search(r"github(\.com)?/[\w-]*lanton", line)
+            ]
+            assert all(address in line for line in lines), path
+            found[name_of(path)] = len(lines)
+    assert {name: n for name, n in found.items() if n} == WAITING
+
+
+@logic
+def test_forms_of_issues():
+    yaml = pytest.importorskip("yaml", reason="reads the forms")
+    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
+    forms = [path for path in folder.glob("*.yml") if path.stem != "config"]
+    assert len(forms) == 3
+    for path in forms:
+        form = yaml.safe_load(path.read_text())
+        assert form.keys() == {"name", "description", "body"}
+        fields = [one for one in form["body"] if one["type"] != "markdown"]
+        assert all(one["validations"]["required"] for one in fields)
+        for named in re.findall(r"docs/[\w/]+\.md", path.read_text()):
+            assert (ROOT / named).exists()
+
+
+# -- Colors ------------------------------------------------------------------
+
+
+def luminance(color):
+    """The relative luminance of `#rrggbb`, by the WCAG."""
+    parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(
+        parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4
+    )
+    return linear @ (0.2126, 0.7152, 0.0722)
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@logic
+@pytest.mark.parametrize(
+    ("scheme", "background"), [("default", "#ffffff"), ("slate", "#1e2129")]
+)
+def test_links_can_be_read(scheme, background):
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    css = (ROOT / "docs" / "stylesheets" / "extra.css").read_text()
+    rule = css.split(f'scheme="{scheme}"')[1].partition("}")[0]
+    colors = dict(re.findall(r"--md-([\w-]+): (#\w{6});", rule))
+    for name in ("typeset-a-color", "accent-fg-color"):
+        assert contrast(colors[name], background) >= 4.5
+    assert contrast(colors["primary-fg-color"], "#ffffff") >= 4.5
 
 
 # -- Docstrings --------------------------------------------------------------
@@ -334,13 +487,13 @@ def test_the_gallery_has_every_example(tool):
 
 @logic
 def test_pages_that_docstrings_name_are_links(tool, caplog):
-    target = types.SimpleNamespace(url_relative_to=lambda page: "../../a/")
+    target = types.SimpleNamespace(url_relative_to=lambda page: "../a/")
     files = types.SimpleNamespace(get_file_from_path={"a.md": target}.get)
     change = tool("docstring_links").on_page_content
     html = "<p>docs/a.md, docs/b.md</p><pre>docs/a.md</pre>"
-    page = types.SimpleNamespace(src_uri="api/lanton.md")
+    page = types.SimpleNamespace(src_uri="api.md")
     found = change(html, types.SimpleNamespace(file=page), files)
-    link = '<a href="../../a/">docs/a.md</a>'
+    link = '<a href="../a/">docs/a.md</a>'
     assert found == f"<p>{link}, docs/b.md</p><pre>docs/a.md</pre>"
     assert "no page docs/b.md" in caplog.text
 

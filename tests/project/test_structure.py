@@ -273,8 +273,8 @@ STEP = ("roles", "core", "fast", "optimizer")
     ids=module,
 )
 def test_modules_of_the_step_are_in_the_table(path: pathlib.Path) -> None:
-    """docs/algorithm.md says what each is for; of backends/ as a whole."""
-    page = (ROOT / "docs" / "algorithm.md").read_text()
+    """CONTRIBUTING.md says what each is for; of backends/ as a whole."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     name = str(path.relative_to(PACKAGE))
     assert any(f"`{name}`" in row for row in rows), name
