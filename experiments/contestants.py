@@ -129,7 +129,7 @@ CONTESTANTS = {
     ),
     "adamw": Contestant("AdamW", "adamw", CLIPPED),
     "adamw_tables": Contestant(
-        "AdamW, tables at a rate of their own",
+        "AdamW, embeddings at a rate of their own",
         "adamw_tables",
         {**CLIPPED, "table_factor": 4.0},
     ),

@@ -1,7 +1,6 @@
 """The pictures of docs/evidence.md, from the results that there are."""
 
 import math
-import textwrap
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -21,7 +20,6 @@ COLOURS = {
     "L": "#08519c",
     "XL": "#08306b",
 }
-LONGEST_LINE = 30  # characters of a label
 
 
 def colour_of(run):
@@ -36,29 +34,43 @@ def plain(label):
 
 
 def draw_finals(table, results, path):
-    """Draw final losses less those of the reference; nothing without them."""
+    """Draw final losses less those of the reference; nothing without them.
+
+    Of each other optimizer as it is, not of variants without noise. It is drawn
+    as wide as a phone shows it.
+    """
     frame, runs = compared(table, results)
     if table.reference not in frame:
         return
-    above = differences(frame, table.reference)
+    above = differences(frame, table.reference).drop(columns=table.reference)
+    above = above[[label for label in above if "noise=None" not in label]]
     order = above.mean().sort_values(ascending=False).index
-    size = (7.2, 1.6 + 0.42 * len(order))
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(
+        figsize=(4.4, 1.1 + 0.55 * len(order)), layout="constrained"
+    )
     axes = figure.subplots()
-    labels = []
+    axes.axvline(0.0, color="black", lw=1)
     for y, label in enumerate(order):
         values = above[label].dropna()
         draw_row(axes, y, values, colour_of(runs[label]))
         counted = "" if len(values) == len(frame) else f" ({len(values)})"
-        labels.append(textwrap.fill(plain(label), LONGEST_LINE) + counted)
-    axes.set_yticks(range(len(order)), labels)
-    axes.set_ylim(-0.6, len(order) - 0.3)
+        texts = {0.0: plain(label) + counted, 1.0: f"{values.mean():+.3f}"}
+        for x, text in texts.items():
+            axes.annotate(
+                text,
+                (x, y),
+                xycoords=axes.get_yaxis_transform(),
+                xytext=(4 - 8 * x, 8),
+                textcoords="offset points",
+                ha="right" if x else "left",
+                fontsize=9,
+            )
+    axes.set_yticks([])
+    axes.set_ylim(-0.4, len(order) - 0.3)
     axes.set_xlabel(
-        "final validation loss less that of\n"
-        f"{plain(table.reference)}, nats per token\n"
-        "(further right is worse)\n"
-        f"point: mean of {len(frame)} seeds;\n"
-        "bar: its 95 % interval; ticks: the seeds"
+        f"final loss above that of {plain(table.reference)},\n"
+        f"nats per token: mean of {len(frame)} seeds,\n"
+        "95 % interval, each seed"
     )
     save(figure, [axes], path)
 
@@ -70,14 +82,6 @@ def draw_row(axes, y, values, colour):
         axes.errorbar(mean, y, xerr=half, color=colour, capsize=4)
     axes.plot(values, [y] * len(values), "|", color=colour, ms=12)
     axes.plot(mean, y, "o", color=colour, ms=7)
-    axes.annotate(
-        f"{mean:+.3f}" if values.any() else "0",
-        (mean, y),
-        xytext=(0, 9),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9,
-    )
 
 
 def draw_widths(grids, results, path):

@@ -19,7 +19,7 @@ BOTH = ("lanton", "lanton_without_noise")
 WITHOUT = label_of("lanton_without_noise")
 LITTLE_DECAY = {"weight_decay": 0.03}
 # Where rates alone are compared: the other arguments, which the searches
-# found. NorMuon's has not run: it has D-Muon's.
+# found.
 FOUND = {
     "d_muon": LITTLE_DECAY,
     "normuon": LITTLE_DECAY,

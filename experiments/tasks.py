@@ -90,7 +90,7 @@ def adamws():
     ):
         for rate, factor in pairs:
             factors = {"table_factor": factor}
-            label = f"kernels start {start}, tables at {factor:g} times"
+            label = f"kernels start {start}, embeddings at {factor:g} times"
             yield label, run_for("adamw_tables", rate, factors, initial=initial)
 
 
