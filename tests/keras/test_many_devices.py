@@ -7,6 +7,7 @@ between them; that is counted here too.
 
 import datetime
 import functools
+import gc
 import json
 import os
 import pathlib
@@ -324,6 +325,11 @@ def torch_processes(options, file, count, number, bad_step=None):
         with torch.no_grad():
             optimizer.apply([v.value.grad for v in variables], variables)
     found = result(model, optimizer)
+    # What uses the group goes before it, and no process before the other: else
+    # one may wait for ever in a destructor.
+    del parallel
+    gc.collect()
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return found
 
