@@ -38,27 +38,27 @@ class TorchArithmetic(Arithmetic):
         return torch.where(condition, x, y)
 
     def maximum(self, x: Tensor, y: Any) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         if isinstance(y, torch.Tensor):
             return torch.maximum(x, y)
         return torch.clamp(x, min=y)
 
     def minimum(self, x: Tensor, y: Any) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         if isinstance(y, torch.Tensor):
             return torch.minimum(x, y)
         return torch.clamp(x, max=y)
 
     def clip(self, x: Tensor, x_min: float, x_max: float) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         return torch.clamp(x, x_min, x_max)
 
     def power(self, x: float, y: Tensor) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         return torch.pow(x, y)
 
     def take(self, x: Tensor, indices: Tensor) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         return x[indices]
 
     def add_products(
@@ -101,15 +101,14 @@ class TorchArithmetic(Arithmetic):
             if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
                 return _times(X, inverse.float(), dtype), norms.float()
         scale: Tensor | float = 1.0
-        own = not in_range
-        if own:
+        if not in_range:
             scale, X = _below_one(X)
         norms = torch.linalg.vector_norm(
             X, dim=(-2, -1), keepdim=True, dtype=torch.float32
         )
         inverse = norms.clamp(min=arithmetic.SMALLEST_DIVISOR).reciprocal()
-        if own and dtype == "float32":
-            unit = X.mul_(inverse)
+        if not in_range and dtype == "float32":
+            unit = X.mul_(inverse)  # a tensor of its own
         else:
             unit = _times(X, inverse, dtype)
         return unit, (scale * norms).clamp(max=arithmetic.LARGEST)
@@ -340,7 +339,8 @@ class TorchArithmetic(Arithmetic):
             if x.numel() <= LARGE:
                 continue
             if isinstance(factor, torch.Tensor):
-                x.copy_(torch.addcmul(step, x.to(step.dtype), factor))
+                wide = x.to(torch.promote_types(x.dtype, torch.float32))
+                x.copy_(wide * factor + step)
             else:
                 torch.add(step, x, alpha=factor, out=x)
         return X
@@ -351,7 +351,7 @@ class TorchArithmetic(Arithmetic):
         return torch.stack(self.cast_each(found, ["float32"] * len(found)))
 
     def largest_of_each(self, stack: Tensor) -> Tensor:
-        """See the arithmetic."""
+        """See the reference."""
         largest = torch.linalg.vector_norm(stack, float("inf"), dim=(-2, -1))
         return largest.float()
 

@@ -340,8 +340,8 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         """Variables whose momentum and gradients are of one half precision.
 
         Where the backend computes their sums in float32, copies of both in
-        float32 would gain one rounding of what line 6 sees, and cost half of
-        the step's memory traffic. AdamW's update is elementwise: it would
+        float32 would gain one rounding of what line 6 sees, and take a quarter
+        of the step's memory traffic. AdamW's update is elementwise: it would
         show the rounding.
         """
         if not backend.SUMS_HALF_IN_FLOAT32:

@@ -368,6 +368,30 @@ def test_update(dtype, cautious):
         )
 
 
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_update_of_large_tensors(dtype, monkeypatch):
+    """They take another way, which rounds once too."""
+    from keras_lanton.backends import torch_arithmetic
+
+    monkeypatch.setattr(torch_arithmetic, "LARGE", 0)
+    weights, updates = numbers(2, 3, 400)
+    rows = np.float32([[0.9]])
+    factors = [0.9, ops.convert_to_tensor(rows), ops.convert_to_tensor(0.9)]
+    X = [ops.convert_to_tensor(x[None], dtype) for x in weights]
+    wanted = [
+        ops.cast(0.9 * ops.cast(x, "float64") + u, dtype)
+        for x, u in zip(X, updates.astype("float64"), strict=True)
+    ]
+    steps = [ops.convert_to_tensor(u[None]) for u in updates]
+    found = backend.update_(X, steps, factors)
+    # One entry in a hundred may lie between two roundings.
+    for one, two in zip(found, wanted, strict=True):
+        assert one.dtype == two.dtype
+        off = ops.convert_to_numpy(ops.abs(ops.cast(one - two, "float32")))
+        assert np.mean(off > 1e-6) < 0.01
+
+
 # -- Functions of a count -----------------------------------------------------
 
 
