@@ -58,33 +58,41 @@ from experiments.tokens import tokenize  # noqa: E402
 Run = collections.namedtuple("Run", "contestant learning_rate seed")
 # In this order. Rates are for batches of 32,768 tokens.
 TABLE = (
-    Run("lanton_defaults", 0.01, 1),
-    Run("d_muon", 0.02, 1),
-    Run("lanton_defaults", 0.005, 1),
-    Run("d_muon", 0.01, 1),
     Run("lanton_defaults", 0.02, 1),
     Run("d_muon", 0.04, 1),
     Run("lanton_defaults", 0.04, 1),
     Run("d_muon", 0.08, 1),
+    Run("lanton_adamw_embeddings", 0.02, 1),
+    Run("d_muon", 0.02, 1),
+    Run("lanton_adamw_embeddings", 0.04, 1),
+    Run("lanton_defaults", 0.01, 1),
     Run("normuon", 0.02, 1),
-    Run("normuon", 0.01, 1),
     Run("normuon", 0.04, 1),
     Run("adamw_tables", 0.004, 1),
     Run("adamw_tables", 0.002, 1),
-    Run("adamw_tables", 0.008, 1),
-    Run("lanton_defaults_control", 0.01, 1),
-    Run("lanton_defaults_control", 0.005, 1),
     Run("lanton_defaults_control", 0.02, 1),
-    Run("lanton_paper", 0.01, 1),
-    Run("lanton_paper", 0.005, 1),
+    Run("normuon", 0.01, 1),
+    Run("adamw_tables", 0.008, 1),
+    Run("lanton_defaults_control", 0.04, 1),
+    Run("lanton_adamw_embeddings", 0.01, 1),
+    Run("lanton_defaults_control", 0.01, 1),
     Run("lanton_paper", 0.02, 1),
+    Run("lanton_paper", 0.01, 1),
+    Run("lanton_paper", 0.04, 1),
 )
 NAMES = tuple(dict.fromkeys(run.contestant for run in TABLE))
 MORE_SEEDS = (2, 3)  # of each contestant's best rate
 # Lanczos waits for the host on a GPU; "auto" is <D, polar(D)> there.
-CHANGES = {"lanton_paper": {"noise.estimator": "auto"}}
+CHANGES = {
+    "lanton_paper": {"noise.estimator": "auto"},
+    "lanton_adamw_embeddings": {
+        "auxiliary_adamw.roles": ["embedding", "vector"],
+        "embedding_scale": None,
+    },
+}
 # Of contestants whose names are others since the first results.
 RENAMED = {
+    "lanton_adamw_embeddings": "lanton",
     "lanton_defaults": "lanton",
     "lanton_defaults_control": "lanton_without_noise",
 }
