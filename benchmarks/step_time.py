@@ -104,11 +104,11 @@ class KerasStep(Contestant):
 
     def _make_jax(self):
         self.state = [v.value for v in self.optimizer.variables]
-        apply = jit_apply(self.optimizer)
+        self.apply = jit_apply(self.optimizer)
 
         def step(gradients):
             weights = self.weights
-            weights.values, self.state = apply(
+            weights.values, self.state = self.apply(
                 weights.values, self.state, gradients
             )
             return weights.values, self.state

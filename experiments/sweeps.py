@@ -377,6 +377,34 @@ MOMENTUM = (
     ),
 )
 
+# AdamW for embeddings and heads, instead of signs.
+BY_ADAMW = {
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "embedding_scale": None,
+}
+EMBEDDINGS = tuple(
+    Grid(
+        caption=caption,
+        rows=tuple(
+            (label, run_for("lanton", rate, changes, **fields))
+            for label, changes, rates in (
+                ("`Lanton()`", {}, LOW),
+                ("embeddings by AdamW", BY_ADAMW, (*LOW, 1e-2)),
+                (
+                    "embeddings by AdamW at twice the rate",
+                    {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 2.0},
+                    LOW,
+                ),
+            )
+            for rate in rates
+        ),
+    )
+    for caption, fields in (
+        ("S, 1,024 tokens", {}),
+        ("M, 1,024 tokens", PLACES["M, 1,024 tokens"][0]),
+    )
+)
+
 # -- The CNN -----------------------------------------------------------------
 
 CNN = Table(
@@ -396,6 +424,7 @@ QUESTIONS = {
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
     "momentum": MOMENTUM,
+    "embeddings": EMBEDDINGS,
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW,),

@@ -2,15 +2,19 @@
 
     KERAS_BACKEND=torch python benchmarks/gpu_runs/steps.py
 
-On the variables of GPT-2 small in bfloat16. *Blocked*: the clock waits for
+On the variables of GPT-2 small. *Blocked*: the clock waits for
 the GPU at each step. *Throughput*: at the end of twenty steps, as `fit`
 does. On PyTorch the profiler adds the GPU's own time and its kernels, and a
 step is captured as a CUDA graph with its numbers frozen, which shows what a
-captured step would take and whether it is equal to an eager one.
+captured step would take and whether it is equal to an eager one. On JAX its
+profiler says the same, and the compiled program is kept beside the results.
 """
 
 import collections
 import contextlib
+import functools
+import gzip
+import re
 import statistics
 import time
 import types
@@ -21,6 +25,7 @@ import journal  # first: it puts the modules below on the path
 
 import common
 import models
+import profiles
 import step_time
 
 BLOCKED = 2 * step_time.STEPS
@@ -36,8 +41,8 @@ def make_contestants(args):
     from keras_lanton import Lanton
 
     specs = models.model_specs("gpt2_base_en", quick=args.pretend)
-    real = step_time.Weights(specs, "bfloat16")
-    equal = step_time.Weights([s.equal_work() for s in specs], "bfloat16")
+    real = step_time.Weights(specs, args.dtype)
+    equal = step_time.Weights([s.equal_work() for s in specs], args.dtype)
     makers = {
         "Lanton()": lambda: step_time.KerasStep(real, Lanton()),
         "Lanton(noise=None)": lambda: step_time.KerasStep(
@@ -56,7 +61,9 @@ def make_contestants(args):
         )
     if args.backend == "jax":
         makers["optax.contrib.muon"] = lambda: step_time.OptaxStep(equal)
-    found = {name: make() for name, make in makers.items()}
+    found = {
+        n: make() for n, make in makers.items() if n in (args.only or makers)
+    }
     for contestant in found.values():
         contestant.prepare(args.backend)
     return found
@@ -281,7 +288,7 @@ def on_torch(log, contestants, quick):
     import torch
 
     ours = "Lanton()", "Lanton(noise=None)"
-    for name in (*ours, "torch.optim.Muon + AdamW", "keras.optimizers.AdamW"):
+    for name in contestants:
         log.attempt(f"profile of {name}", profile, log, name, contestants[name])
     if not torch.cuda.is_available():
         return
@@ -290,6 +297,8 @@ def on_torch(log, contestants, quick):
             f"memory of {name}", peak_of_step, log, name, contestants[name]
         )
     for name, phases in zip(ours, (step_time.STEPS, 1), strict=True):
+        if name not in contestants:
+            continue
         log.attempt(
             f"capture of {name}",
             capture_steps,
@@ -300,18 +309,54 @@ def on_torch(log, contestants, quick):
         )
 
 
+# -- JAX alone ---------------------------------------------------------------
+
+
+def on_jax(log, contestants):
+    """The GPU's own time, the kernels, and the compiled programs."""
+    for name, contestant in contestants.items():
+        log.attempt(
+            f"profile of {name}",
+            profiles.profile_jax,
+            log,
+            name,
+            functools.partial(burst, contestant),
+        )
+        if isinstance(contestant, step_time.KerasStep):
+            log.attempt(f"text of {name}", keep_program, log, name, contestant)
+
+
+def keep_program(log, name, contestant):
+    """The compiled program's text, beside the results."""
+    weights = contestant.weights
+    lowered = contestant.apply.lower(
+        weights.values, contestant.state, weights.gradients[0]
+    )
+    compiled = lowered.compile()
+    kept = re.sub(r"\W+", "_", name).strip("_")
+    path = log.path.with_name(f"{log.path.stem}_{kept}.hlo.gz")
+    path.write_bytes(gzip.compress(compiled.as_text().encode()))
+    memory = compiled.memory_analysis()
+    log.add(program=name, temporary_MB=memory.temp_size_in_bytes / 1e6)
+
+
 def main(argv=None):
     """Run the benchmark."""
     parser = journal.make_parser(__doc__, seconds=150)
-    parser.add_argument("--name", help="of the file; default: steps_BACKEND")
+    add = parser.add_argument
+    add("--name", help="of the file; default: steps_BACKEND")
+    add("--dtype", default="bfloat16", help="of weights and gradients")
+    add("--only", nargs="+", help="contestants; default: all")
     args = journal.parse(parser, argv)
     log = journal.Journal(
-        args, args.name or f"steps_{args.backend}", dtype="bfloat16"
+        args, args.name or f"steps_{args.backend}", dtype=args.dtype
     )
     contestants = make_contestants(args)
     time_steps(log, contestants, args.pretend)
     if args.backend == "torch":
         on_torch(log, contestants, args.pretend)
+    else:
+        on_jax(log, contestants)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import journal  # first: it puts the modules below on the path
 import common
 import models
 import numpy as np
+import profiles
 
 LENGTH = 1024  # tokens of a sequence
 
@@ -241,7 +242,7 @@ def make_contestants(args, batch):
         found["torch.optim.Muon + AdamW"] = lambda: TorchLoop(
             batch, args.pretend
         )
-    return found
+    return {n: make for n, make in found.items() if n in (args.only or found)}
 
 
 def first_updates(args, make):
@@ -293,6 +294,10 @@ def time_batch(log, args, name, batch):
             all_ms=[round(1e3 * s, 2) for s in values],
             **known[contestant],
         )
+    if args.backend == "jax":
+        for contestant, trainer in ready.items():
+            what = f"{contestant}, {name}"
+            log.attempt(what, profiles.profile_jax, log, what, trainer, 2)
 
 
 def main(argv=None):
@@ -304,6 +309,7 @@ def main(argv=None):
         choices=BATCHES,
         help="default: all, in this order",
     )
+    parser.add_argument("--only", nargs="+", help="contestants; default: all")
     args = journal.parse(parser, argv)
     log = journal.Journal(
         args, f"training_{args.backend}", policy="mixed_bfloat16"
