@@ -9,11 +9,15 @@ import hypothesis  # noqa: E402
 import keras  # noqa: E402
 import pytest  # noqa: E402
 
+from keras_lanton.backends import backend  # noqa: E402
+from keras_lanton.fast import dispatch  # noqa: E402
+
 # Timings of a first call hold a compilation.
 hypothesis.settings.register_profile(
     "keras_lanton", deadline=None, max_examples=40, derandomize=True
 )
 hypothesis.settings.load_profile("keras_lanton")
+ON_GPU = backend.device() == "gpu"
 ON_TORCH = keras.backend.backend() == "torch"
 # Marks of tests that `--all` alone runs; the rest runs in `make test`.
 LEFT_OUT = ["exhaustive"] if ON_TORCH else ["exhaustive", "logic"]
@@ -46,6 +50,17 @@ def pytest_collection_modifyitems(
 def seed() -> None:
     """The same numbers in every test, whatever ran before it."""
     keras.utils.set_random_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The references are exact, so products are float32 on a GPU too."""
+    if ON_GPU:
+        monkeypatch.setattr(
+            dispatch,
+            "working_dtype",
+            lambda dtype, side: "float32" if dtype == "auto" else dtype,
+        )
 
 
 def pytest_report_header() -> str:

@@ -27,8 +27,8 @@ ladder=(python3 benchmarks/gpu_runs/ladder.py "${given[@]}"
 [ -f "$3" ] && ladder+=(--tokens "$3")
 
 # Without a clock, three at a time; tests in float32, as the references are.
-tests=(tests/test_lanton.py tests/keras/test_nonfinite.py
-  tests/fast/test_kernels.py)
+tests=(tests/gpu tests/fast/test_kernels.py tests/test_lanton.py
+  tests/keras/test_nonfinite.py)
 pytest=(timeout -s INT 75 python3 -m pytest -v --tb=short -p no:cacheprovider
   --maxfail=9)
 export XLA_PYTHON_CLIENT_PREALLOCATE=false

@@ -60,6 +60,10 @@ Run = collections.namedtuple("Run", "contestant learning_rate seed")
 TABLE = (
     Run("lanton_defaults", 0.02, 1),
     Run("d_muon", 0.04, 1),
+    Run("lanton_embeddings_at_2", 0.01, 1),
+    Run("d_muon", 0.01, 1),
+    Run("lanton_more_decay", 0.01, 1),
+    Run("lanton_embeddings_at_2", 0.005, 1),
     Run("lanton_defaults", 0.04, 1),
     Run("d_muon", 0.08, 1),
     Run("lanton_adamw_embeddings", 0.02, 1),
@@ -83,16 +87,20 @@ TABLE = (
 NAMES = tuple(dict.fromkeys(run.contestant for run in TABLE))
 MORE_SEEDS = (2, 3)  # of each contestant's best rate
 # Lanczos waits for the host on a GPU; "auto" is <D, polar(D)> there.
+BY_ADAMW = {
+    "auxiliary_adamw.roles": ["embedding", "vector"],
+    "embedding_scale": None,
+}
 CHANGES = {
     "lanton_paper": {"noise.estimator": "auto"},
-    "lanton_adamw_embeddings": {
-        "auxiliary_adamw.roles": ["embedding", "vector"],
-        "embedding_scale": None,
-    },
+    "lanton_adamw_embeddings": BY_ADAMW,
+    "lanton_embeddings_at_2": {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 2.0},
+    "lanton_more_decay": {**BY_ADAMW, "weight_decay": 0.2},
 }
 # Of contestants whose names are others since the first results.
 RENAMED = {
-    "lanton_adamw_embeddings": "lanton",
+    **dict.fromkeys(CHANGES, "lanton"),
+    "lanton_paper": "lanton_paper",
     "lanton_defaults": "lanton",
     "lanton_defaults_control": "lanton_without_noise",
 }

@@ -72,6 +72,9 @@ class JaxBackend(Backend):
         """`replace(*old)`, or `old` where the predicate is false."""
         if not self.is_compiled(predicate):
             return replace(*old) if predicate else old
+        if self.device() == "gpu":
+            # XLA's graphs take conditionals; for a loop the host would wait.
+            return jax.lax.cond(predicate, replace, lambda *old: old, *old)
         # A loop of one step or none: unlike a conditional it works in place.
         return jax.lax.fori_loop(
             0, predicate.astype("int32"), lambda _, carry: replace(*carry), old
@@ -112,6 +115,12 @@ class JaxBackend(Backend):
                 _run_time_numbers(starts), sizes, strict=True
             )
         ]
+
+    def whole(self, stack: Tensor) -> Tensor:
+        """See the reference: a GPU's reductions would join it anew each."""
+        if self.device() == "gpu" and self.is_compiled(stack):
+            stack = jax.lax.optimization_barrier(stack)
+        return stack
 
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:
         """The same bits as another dtype of 32 bits."""

@@ -257,6 +257,10 @@ class Backend(Arithmetic, abc.ABC):
             for row, vector in zip(scalars, vectors, strict=True)
         ]
 
+    def whole(self, stack: Tensor) -> Tensor:
+        """A stack of joined tensors, as an array that is in memory."""
+        return stack
+
     def after(self, earlier: Tensor, value: Tensor) -> Tensor:
         """The value, as a result that XLA cannot compute before `earlier`.
 

@@ -204,7 +204,8 @@ class Plan:
         found = backend.laid_out(
             [tensors[i] for i in indices], [self.placements[i] for i in indices]
         )
-        return stack.gather(dict(zip(indices, found, strict=True)))
+        whole = stack.gather(dict(zip(indices, found, strict=True)))
+        return whole if len(indices) == 1 else backend.whole(whole)
 
     def whitened_shapes(self) -> list[tuple[int, int, int]]:
         """Matrices, rows and columns of each tensor of the rows' noise."""

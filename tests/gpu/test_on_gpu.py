@@ -1,0 +1,80 @@
+"""What differs on a GPU: products in half precision, and who waits for whom."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
+from keras_lanton.backends import backend
+
+if backend.device() != "gpu":
+    pytest.skip("there is no GPU", allow_module_level=True)
+
+SHAPES = {
+    "embeddings": (300, 64),
+    "kernel_0": (64, 192),
+    "kernel_1": (192, 64),
+    "kernel_2": (64, 64),
+    "bias": (64,),
+}
+STEPS = 12  # more than the noise takes to measure every matrix
+HALF = 2e-2  # relative to the change of the weights
+
+
+def take_steps(missing=(), **options):
+    """Weights before and after some steps with the same gradients."""
+    random = np.random.default_rng(0)
+    variables = [
+        keras.Variable(random.normal(size=shape).astype("float32"), name=name)
+        for name, shape in SHAPES.items()
+    ]
+    before = [keras.ops.convert_to_numpy(v) for v in variables]
+    optimizer = Lanton(1e-2, **options)
+    optimizer.build(variables)
+    steady = [random.normal(size=v.shape) for v in variables]
+    for _ in range(STEPS):
+        gradients = [
+            None
+            if name in missing
+            else keras.ops.convert_to_tensor(
+                (x + random.normal(size=x.shape)).astype("float32")
+            )
+            for name, x in zip(SHAPES, steady, strict=True)
+        ]
+        optimizer.apply(gradients, variables)
+    after = [keras.ops.convert_to_numpy(v) for v in variables]
+    return dict(zip(SHAPES, zip(before, after, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": None}])
+def test_half_precision_moves_weights_little(options):
+    half = NewtonSchulz(dtype="float16")
+    found = take_steps(newton_schulz=half, **options)
+    for name, (before, wanted) in take_steps(**options).items():
+        change = np.linalg.norm(wanted - before)
+        assert 0 < change < np.inf
+        assert np.linalg.norm(found[name][1] - wanted) < HALF * change, name
+
+
+def test_missing_gradients_leave_weights_alone():
+    missing = ("kernel_1", "embeddings")
+    for name, (before, after) in take_steps(missing).items():
+        assert np.isfinite(after).all()
+        assert np.array_equal(before, after) == (name in missing), name
+
+
+@pytest.mark.parametrize("accumulated", [None, 3])
+def test_fit_ends_lower(accumulated):
+    layers = keras.layers
+    model = keras.Sequential(
+        [layers.Embedding(50, 32), layers.Dense(64), layers.Dense(50)]
+    )
+    optimizer = Lanton(5e-3, gradient_accumulation_steps=accumulated)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss)
+    tokens = np.random.default_rng(0).integers(50, size=(480, 16))
+    history = model.fit(tokens, tokens, batch_size=16, epochs=3, verbose=0)
+    losses = history.history["loss"]
+    assert losses[-1] < 0.7 * losses[0]
+    assert np.isfinite(losses).all()
