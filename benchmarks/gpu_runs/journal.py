@@ -55,7 +55,7 @@ class Journal:
     """
 
     def __init__(self, args, benchmark, **settings):
-        device = common.gpu_name(args.backend)
+        device = common.gpu_name(args.backend) or common.cpu_name()
         self.seconds = args.seconds
         self.result = {
             "benchmark": benchmark,

@@ -1,6 +1,10 @@
 """Time whole training steps of GPT-2 small on a GPU, and their peak memory.
 
     KERAS_BACKEND=torch python benchmarks/gpu_runs/training.py
+    KERAS_BACKEND=torch python benchmarks/gpu_runs/training.py --cpu
+
+The second command is for a CPU: a GPT-2 of width 256 in float32, in batches of
+4,096 and 16,384 tokens.
 
 Forward, backward and update by Keras' own `fit`, with the policy
 "mixed_bfloat16", sequences of 1,024 tokens, without dropout. Batches above
@@ -54,16 +58,51 @@ PRETENDED = {
 }
 
 
-def make_model(pretend):
-    """KerasHub's GPT-2 small; tiny where it is pretended."""
+ON_CPU = {
+    "4k": Batch(sequences=16, accumulated=1, updates=1, rounds=7),
+    "16k": Batch(sequences=64, accumulated=1, updates=1, rounds=3),
+}
+
+
+def length_of(args):
+    """Tokens of a sequence."""
+    if args.pretend:
+        return 16
+    return LENGTH if args.gpu else 256
+
+
+def batches_of(args):
+    """The batches by name."""
+    if args.pretend:
+        return PRETENDED
+    return BATCHES if args.gpu else ON_CPU
+
+
+def make_model(args):
+    """KerasHub's GPT-2 small; on a CPU narrow, tiny where it is pretended."""
     import keras
     import keras_hub
 
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    backbone = models.make_backbone("gpt2_base_en", quick=pretend)
+    keras.config.set_dtype_policy(policy_of(args))
+    backbone = models.make_backbone("gpt2_base_en", quick=args.pretend)
+    if not args.gpu:
+        backbone = keras_hub.models.GPT2Backbone(
+            vocabulary_size=8192,
+            num_layers=6,
+            num_heads=4,
+            hidden_dim=256,
+            intermediate_dim=1024,
+            max_sequence_length=length_of(args),
+            dropout=0.0,
+        )
     model = keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
     # KerasHub's own `fit` needs grain or TensorFlow for its preprocessing.
     return keras.Model(model.input, model.output)
+
+
+def policy_of(args):
+    """The dtype policy of the model."""
+    return "mixed_bfloat16" if args.gpu else "float32"
 
 
 def make_data(model, sequences, length):
@@ -81,6 +120,8 @@ def bytes_now(backend):
 
     PyTorch's peak is that since `forget_peak`, JAX's that of the process.
     """
+    if backend == "tensorflow":
+        return 0, 0
     if backend == "torch":
         import torch
 
@@ -106,23 +147,23 @@ class Fit:
 
     Args:
         batch: A `Batch`.
-        pretend: Whether the model is tiny.
+        args: Of the command line.
         make: Function of `gradient_accumulation_steps`: the optimizer.
     """
 
-    def __init__(self, batch, pretend, make):
+    def __init__(self, batch, args, make):
         import keras
 
         self.batch = batch
-        self.length = 16 if pretend else LENGTH
-        self.model = make_model(pretend)
+        self.length = length_of(args)
+        self.model = make_model(args)
         many = batch.accumulated > 1
         self.model.compile(
             optimizer=make(batch.accumulated if many else None),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=[],
             weighted_metrics=[],
-            jit_compile=None if keras.backend.backend() == "jax" else False,
+            jit_compile=keras.backend.backend() != "torch",
         )
 
     def __call__(self, updates):
@@ -149,15 +190,15 @@ class TorchLoop:
 
     Args:
         batch: A `Batch`.
-        pretend: Whether the model is tiny.
+        args: Of the command line.
     """
 
-    def __init__(self, batch, pretend):
+    def __init__(self, batch, args):
         import torch
 
         self.batch = batch
-        self.length = 16 if pretend else LENGTH
-        self.model = make_model(pretend)
+        self.length = length_of(args)
+        self.model = make_model(args)
         self.pairs = [
             (variable.value, self.view(variable))
             for variable in self.model.trainable_variables
@@ -229,7 +270,7 @@ def make_contestants(args, batch):
     def of_keras(make):
         return lambda: Fit(
             batch,
-            args.pretend,
+            args,
             lambda k: make(1e-3, gradient_accumulation_steps=k),
         )
 
@@ -239,9 +280,7 @@ def make_contestants(args, batch):
         "keras.optimizers.Muon": of_keras(keras.optimizers.Muon),
     }
     if args.backend == "torch":
-        found["torch.optim.Muon + AdamW"] = lambda: TorchLoop(
-            batch, args.pretend
-        )
+        found["torch.optim.Muon + AdamW"] = lambda: TorchLoop(batch, args)
     return {n: make for n, make in found.items() if n in (args.only or found)}
 
 
@@ -280,7 +319,7 @@ def time_batch(log, args, name, batch):
         for contestant, trainer in ready.items():
             if log.left > 0 or not seconds[contestant]:
                 seconds[contestant].append(trainer(batch.updates))
-    length = 16 if args.pretend else LENGTH
+    length = length_of(args)
     tokens = length * batch.sequences * batch.accumulated
     for contestant, values in seconds.items():
         middle = statistics.median(values)
@@ -294,7 +333,7 @@ def time_batch(log, args, name, batch):
             all_ms=[round(1e3 * s, 2) for s in values],
             **known[contestant],
         )
-    if args.backend == "jax":
+    if args.backend == "jax" and args.gpu:
         for contestant, trainer in ready.items():
             what = f"{contestant}, {name}"
             log.attempt(what, profiles.profile_jax, log, what, trainer, 2)
@@ -306,15 +345,17 @@ def main(argv=None):
     parser.add_argument(
         "--batches",
         nargs="+",
-        choices=BATCHES,
+        choices=[*BATCHES, *ON_CPU],
         help="default: all, in this order",
     )
     parser.add_argument("--only", nargs="+", help="contestants; default: all")
-    args = journal.parse(parser, argv)
-    log = journal.Journal(
-        args, f"training_{args.backend}", policy="mixed_bfloat16"
+    parser.add_argument(
+        "--cpu", dest="gpu", action="store_false", help="with a narrow model"
     )
-    batches = PRETENDED if args.pretend else BATCHES
+    args = journal.parse(parser, argv)
+    name = f"training_{args.backend}" + "_cpu" * (not args.gpu)
+    log = journal.Journal(args, name, policy=policy_of(args))
+    batches = batches_of(args)
     for name in args.batches or batches:
         time_batch(log, args, name, batches[name])
         common.release()
