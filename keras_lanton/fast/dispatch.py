@@ -53,13 +53,14 @@ def products(side: int, dtype: str = "float32") -> Products:
         dtype: Theirs.
 
     Returns:
-        `BlockProducts` for large matrices on a CPU, `Products` elsewhere, with
-        the GPU's kernel if that is turned on.
+        `BlockProducts` for large matrices on a CPU, `Products` elsewhere; for
+        large ones with the GPU's kernel if that is turned on.
     """
     if backend.device() == "cpu" and side >= BLOCKS_FROM[dtype]:
         return BlockProducts(BLOCKS)
-    if backend.device() == "gpu" and gpu_kernels.uses_gpu_kernels():
-        return Products(gpu_kernels.symmetric_product, share=0.5)
+    large = backend.device() == "gpu" and side >= gpu_kernels.MIN_SIDE
+    if large and gpu_kernels.uses_gpu_kernels():
+        return Products(gpu_kernels.symmetric_product, share=gpu_kernels.SHARE)
     return Products()
 
 

@@ -23,14 +23,15 @@ class Products:
     """Products of whole matrices; with the defaults the reference.
 
     Args:
-        symmetric: Product of two factors whose product is symmetric,
-            `(..., s, k)` times `(..., k, s)`. Defaults to a plain one.
+        symmetric: Function of A `(..., s, k)`, B `(..., k, s)` and, with
+            `beta` and `alpha`, of C: A B or beta C + alpha A B where that is
+            symmetric. Defaults to plain products.
         share: Cost of a symmetric product over that of a dense one.
     """
 
     def __init__(
         self,
-        symmetric: Callable[[Tensor, Tensor], Tensor] | None = None,
+        symmetric: Callable[..., Tensor] | None = None,
         share: float = 1.0,
     ) -> None:
         self.symmetric = symmetric
@@ -53,7 +54,7 @@ class Products:
     ) -> Any:
         """The sum beta C + alpha A B, of symmetric matrices that commute."""
         if self.symmetric is not None:
-            return beta * C + alpha * self.symmetric(A, B)
+            return self.symmetric(A, B, C, beta=beta, alpha=alpha)
         return backend.add_products(C, [(A, B)], beta=beta, alpha=alpha)
 
     def apply(

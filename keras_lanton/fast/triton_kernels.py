@@ -20,10 +20,11 @@ except ImportError:  # PyTorch's builds for the CPU come without it.
     # What the kernel's signature names.
     tl = types.SimpleNamespace(constexpr=None)
 
-# Smaller sides go to the dense product: half the tiles are no gain below. On an
-# H200 (bfloat16, `benchmarks/tables.py polar`) the kernel takes 1.7 of cuBLAS'
-# time at 2048, 1.1 for four of them, and 0.89 and 0.76 at 4096.
-MIN_SIDE = 4096
+# The least side, and the fewest pairs of tiles of 128, for which the kernel was
+# faster on an H200 (bfloat16, benchmarks/results/gpu_h200/kernels_torch.json).
+# beta C + alpha A B took 0.64 of cuBLAS' time for four matrices of 2048, 0.50
+# for one of 4096 and 0.92 for one of 2048; A A^T 0.87, 0.71 and 1.2.
+LEAST = {"adds": (2048, 264), "alone": (4096, 264)}
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -35,8 +36,11 @@ def _symmetric_product(
     a_ptr: "Any",
     b_ptr: "Any",
     c_ptr: "Any",
+    out_ptr: "Any",
     s: "Any",
     k: "Any",
+    alpha: "Any",
+    beta: "Any",
     stride_an: "Any",
     stride_as: "Any",
     stride_ak: "Any",
@@ -45,10 +49,12 @@ def _symmetric_product(
     stride_bs: "Any",
     TILE: tl.constexpr,
     DEPTH: tl.constexpr,
+    ADDS: tl.constexpr,
     UPCAST: tl.constexpr,
 ) -> None:
-    """The tile pair of program (pair, entry): C[i, j] and C[j, i], i >= j.
+    """Tiles (i, j) and (j, i) of beta C + alpha A B, i >= j, of one entry.
 
+    Rows beyond the matrix wrap around, so that only the depth is masked.
     Only builtins of Triton are called, no functions of its library: those
     were decorated when Triton was imported, maybe for another mode. "Any" is a
     string because Triton's compiler looks other annotations up in its own
@@ -67,39 +73,37 @@ def _symmetric_product(
 
     rows = (i * TILE + tl.arange(0, TILE)).to(tl.int64)
     cols = (j * TILE + tl.arange(0, TILE)).to(tl.int64)
-    a_rows = a_ptr + entry * stride_an + rows[:, None] * stride_as
-    b_cols = b_ptr + entry * stride_bn + cols[None, :] * stride_bs
+    inner = tl.arange(0, DEPTH).to(tl.int64)
+    a_rows = a_ptr + entry * stride_an + (rows % s)[:, None] * stride_as
+    b_cols = b_ptr + entry * stride_bn + (cols % s)[None, :] * stride_bs
+    a_at = a_rows + inner[None, :] * stride_ak
+    b_at = b_cols + inner[:, None] * stride_bk
     acc = tl.full((TILE, TILE), 0.0, tl.float32)
     for start in range(0, k, DEPTH):
-        inner = (start + tl.arange(0, DEPTH)).to(tl.int64)
-        a = tl.load(
-            a_rows + inner[None, :] * stride_ak,
-            mask=(rows[:, None] < s) & (inner[None, :] < k),
-            other=0.0,
-        )
-        b = tl.load(
-            b_cols + inner[:, None] * stride_bk,
-            mask=(inner[:, None] < k) & (cols[None, :] < s),
-            other=0.0,
-        )
+        a = tl.load(a_at, mask=inner[None, :] < k - start, other=0.0)
+        b = tl.load(b_at, mask=inner[:, None] < k - start, other=0.0)
         if UPCAST:
             a = a.to(tl.float32)
             b = b.to(tl.float32)
         # "ieee": the default would round float32 to TF32.
         acc = tl.dot(a, b, acc, input_precision="ieee")
+        a_at += DEPTH * stride_ak
+        b_at += DEPTH * stride_bk
+    acc = acc * alpha
+
+    at = entry * s * s + rows[:, None] * s + cols[None, :]
+    inside = (rows[:, None] < s) & (cols[None, :] < s)
+    if ADDS:
+        old = tl.load(c_ptr + at, mask=inside, other=0.0)
+        acc += beta * old.to(tl.float32)
     if i == j:
         acc = (acc + tl.trans(acc)) * 0.5
-    tile = acc.to(c_ptr.dtype.element_ty)
-
-    c_entry = c_ptr + entry * s * s
-    tl.store(
-        c_entry + rows[:, None] * s + cols[None, :],
-        tile,
-        mask=(rows[:, None] < s) & (cols[None, :] < s),
-    )
+    tile = acc.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at, tile, mask=inside)
     if i > j:
+        mirrored = entry * s * s + cols[:, None] * s + rows[None, :]
         tl.store(
-            c_entry + cols[:, None] * s + rows[None, :],
+            out_ptr + mirrored,
             tl.trans(tile),
             mask=(cols[:, None] < s) & (rows[None, :] < s),
         )
@@ -126,6 +130,21 @@ def available(x: Tensor) -> bool:
     return triton is not None and (INTERPRETED or bool(x.is_cuda))
 
 
+def is_faster(A: Tensor, *, adds: bool) -> bool:
+    """Returns whether the kernel is faster than a dense product.
+
+    Args:
+        A: `(n, s, k)`, the first factor.
+        adds: Whether the product is added to another matrix.
+    """
+    if A.ndim != 3 or A.dtype == torch.float32 or not available(A):
+        return False
+    n, s, _ = A.shape
+    side, pairs = LEAST["adds" if adds else "alone"]
+    tiles = -(-s // 128)
+    return bool(s >= side and n * tiles * (tiles + 1) // 2 >= pairs)
+
+
 def tile_sizes(s: int, k: int, dtype: torch.dtype) -> tuple[int, int, int]:
     """Side and depth of a tile, and the warps that compute it.
 
@@ -140,16 +159,21 @@ def tile_sizes(s: int, k: int, dtype: torch.dtype) -> tuple[int, int, int]:
     depth = 32 if k <= 32 or dtype == torch.float32 else 64
     if s <= 32:
         return 32, depth, 4
-    # From 2048 on, the (s / 128) (s / 128 + 1) / 2 >= 136 wide tiles of a
-    # single matrix cover the 132 multiprocessors of an H100. Float32 runs
-    # without tensor cores, where wide accumulators spill.
+    # Float32 runs without tensor cores, where wide accumulators spill.
     if s < 2048 or dtype == torch.float32:
         return 64, depth, 4
     return 128, depth, 8
 
 
-def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
-    """A @ B where the caller knows that the product is symmetric.
+def symmetric_product(
+    A: Tensor,
+    B: Tensor,
+    C: Tensor | None = None,
+    *,
+    beta: float = 0.0,
+    alpha: float = 1.0,
+) -> Tensor:
+    """The sum beta C + alpha A B where the caller knows that it is symmetric.
 
     Computes the tiles on and below the diagonal and writes those below a
     second time, transposed: about half the work of the dense product. Tiles
@@ -163,6 +187,9 @@ def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
             view will do), or a symmetric matrix that commutes with a
             symmetric A. Nothing checks that A @ B is symmetric; where it is
             not, the result is its lower triangle of tiles, mirrored.
+        C: `(n, s, s)`, symmetric, same dtype and device; None for zeros.
+        beta: Factor of C.
+        alpha: Factor of the product.
 
     Returns:
         `(n, s, s)`, contiguous, dtype of A.
@@ -175,49 +202,61 @@ def symmetric_product(A: Tensor, B: Tensor) -> Tensor:
         github.com/nil0x9/flash-muon and of NVIDIA-NeMo/Emerging-Optimizers;
         two different operands as in github.com/Dao-AILab/quack.
     """
-    _check(A, B)
+    _check(A, B, C)
     n, s, k = A.shape
     side, depth, warps = tile_sizes(s, k, A.dtype)
     tiles = -(-s // side)
     # The interpreter rounds to bfloat16 wrongly; PyTorch does it after.
     dtype = torch.float32 if INTERPRETED else A.dtype
-    C = torch.empty((n, s, s), dtype=dtype, device=A.device)
-    if C.numel() == 0:
-        return C.to(A.dtype)
+    out = torch.empty((n, s, s), dtype=dtype, device=A.device)
+    added = out if C is None else C.contiguous()
+    if out.numel() == 0:
+        return out.to(A.dtype)
     # Triton launches on the current device, which may be another one.
     device = torch.cuda.device(A.device) if A.is_cuda else None
     with device or contextlib.nullcontext():
         for first in range(0, n, _MAX_BATCH):
-            a, b, c = (x[first : first + _MAX_BATCH] for x in (A, B, C))
-            _kernel[(tiles * (tiles + 1) // 2, len(a))](
-                a,
-                b,
-                c,
+            some = slice(first, first + _MAX_BATCH)
+            _kernel[(tiles * (tiles + 1) // 2, len(A[some]))](
+                A[some],
+                B[some],
+                added[some],
+                out[some],
                 s,
                 k,
-                *a.stride(),
-                *b.stride(),
+                alpha,
+                beta,
+                *A.stride(),
+                *B.stride(),
                 TILE=side,
                 DEPTH=depth,
+                ADDS=C is not None,
                 UPCAST=INTERPRETED,
                 num_warps=warps,
                 num_stages=3,
             )
-    return C.to(A.dtype)
+    return out.to(A.dtype)
 
 
-def _check(A: Tensor, B: Tensor) -> None:
+def _check(A: Tensor, B: Tensor, C: Tensor | None) -> None:
     if A.ndim != 3 or tuple(B.shape) != (A.shape[0], A.shape[2], A.shape[1]):
         raise ValueError(
             "`A` must be of shape (n, s, k) and `B` of shape (n, k, s). "
             f"Received: A.shape={tuple(A.shape)}, B.shape={tuple(B.shape)}"
+        )
+    square = (A.shape[0], A.shape[1], A.shape[1])
+    if C is not None and (tuple(C.shape) != square or C.dtype != A.dtype):
+        raise ValueError(
+            f"`C` must be of shape {square} and of the dtype of `A`. "
+            f"Received: C.shape={tuple(C.shape)}, C.dtype={C.dtype}"
         )
     if A.dtype not in DTYPES or B.dtype != A.dtype:
         raise ValueError(
             "`A` and `B` must have the same dtype, one of float32, float16 "
             f"and bfloat16. Received: A.dtype={A.dtype}, B.dtype={B.dtype}"
         )
-    if not available(A) or B.device != A.device:
+    others = [B] if C is None else [B, C]
+    if not available(A) or any(x.device != A.device for x in others):
         raise ValueError(
             "`A` and `B` must be on one CUDA device, with Triton installed; "
             "on other devices TRITON_INTERPRET=1 has to be set before the "

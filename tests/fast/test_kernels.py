@@ -121,6 +121,36 @@ def test_commuting_factors(dtype):
     check(*commuting(noise(3, 70, 90), dtype), factor=2.0)
 
 
+@pytest.mark.parametrize("dtype", keep(DTYPES, ["float16"]))
+def test_a_product_is_added_to_another_matrix(dtype):
+    A, B = commuting(noise(3, 70, 90), dtype)
+    C = array(exact(product(A, A.mT)), dtype)
+    found = product(A, B, C, beta=2.0, alpha=0.5)
+    wanted = 2.0 * exact(C) + 0.5 * exact(A) @ exact(B)
+    np.testing.assert_array_equal(exact(found), exact(found.mT))
+    error = np.abs(exact(found) - wanted).max() / np.abs(wanted).max()
+    assert error < 2.0 * TOLERANCE[dtype]
+    with pytest.raises(ValueError, match="`C` must be.*Received: C.shape="):
+        product(A, B, C[:1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "adds", "alone"),
+    [
+        ((1, 2048, 2048), False, False),
+        ((4, 2048, 5632), True, False),
+        ((1, 4096, 4096), True, True),
+        ((48, 768, 768), False, False),
+    ],
+)
+def test_faster_for_large_matrices(shape, adds, alone, monkeypatch):
+    monkeypatch.setattr(kernels, "available", lambda x: True)
+    A = torch.empty(shape, dtype=torch.bfloat16, device="meta")
+    assert kernels.is_faster(A, adds=True) == adds
+    assert kernels.is_faster(A, adds=False) == alone
+    assert not kernels.is_faster(A.float(), adds=True)
+
+
 def test_many_tiles():
     X = array(noise(1, 1300, 5), "float32")
     check(X, X.mT)
@@ -204,15 +234,17 @@ def compile_triton(dtype, side, capability):
 
     kernel = load_triton(interpret=False)._kernel
     tile, depth, warps = kernels.tile_sizes(side, side, getattr(torch, dtype))
-    constants = {"TILE": tile, "DEPTH": depth, "UPCAST": False}
+    constants = {"TILE": tile, "DEPTH": depth, "ADDS": True, "UPCAST": False}
     constants |= {"stride_ak": 1, "stride_bk": 1}
     signature = {name: "i32" for name in kernel.arg_names}
-    signature |= dict.fromkeys(("a_ptr", "b_ptr", "c_ptr"), POINTERS[dtype])
+    tensors = ("a_ptr", "b_ptr", "c_ptr", "out_ptr")
+    signature |= dict.fromkeys(tensors, POINTERS[dtype])
+    signature |= dict.fromkeys(("alpha", "beta"), "fp32")
     signature |= dict.fromkeys(constants, "constexpr")
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, name in enumerate(kernel.arg_names)
-        if name not in constants
+        if name not in (*constants, "alpha", "beta")
     }
     return triton.compile(
         ASTSource(kernel, signature, constants, aligned),

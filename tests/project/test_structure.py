@@ -287,7 +287,7 @@ def test_modules_of_the_step_are_in_the_table(path: pathlib.Path) -> None:
 def test_tests_mirror_the_package() -> None:
     """The test of keras_lanton/a/b.py is tests/a/test_b.py."""
     tests = ROOT / "tests"
-    ours = {"keras", "project", "experiments", "helpers"}
+    ours = {"gpu", "keras", "project", "experiments", "helpers"}
     for path in tests.rglob("test_*.py"):
         name = path.relative_to(tests)
         if name.parts[0] in ours or str(name) in SHARED:
