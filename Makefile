@@ -29,7 +29,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help evidence paper paper-defaults pictures demo demo-llama sweep sweep-all \
+.PHONY: help results paper paper-defaults pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-nightly test-all \
   faults bench bench-gpu docs docs-serve notebooks lint format \
   package clean
@@ -74,8 +74,8 @@ paper-defaults: $(VENV)/ready
 
 # TEXTS: the folder of wiki.txt and sotu.txt, or .txt.gz, .txt.xz. LIMIT: stops
 # after so many runs.
-## evidence     the missing runs of docs/evidence.md, then the page: days
-evidence: $(VENV)/ready
+## results      the missing runs of docs/results.md, then the page: days
+results: $(VENV)/ready
 	$(ON_JAX) $(VENV)/bin/python -m experiments \
 	  $(if $(TEXTS),--texts $(TEXTS)) $(if $(LIMIT),--limit $(LIMIT))
 	$(VENV)/bin/python -m experiments.report

@@ -1,7 +1,7 @@
 """The experiments behind the documents.
 
-    python -m experiments               runs that docs/evidence.md is missing
-    python -m experiments.report        that page, or any table of the results
+    python -m experiments               runs that docs/results.md is missing
+    python -m experiments.report        that page, or any table of the runs
     python -m experiments.paper         the paper's experiments
     python -m experiments.paper.report  docs/paper.md from their results
     python -m experiments.pretraining   GPT-2 and Llama: presets, sweeps, texts

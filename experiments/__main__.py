@@ -1,4 +1,4 @@
-"""Train the runs that docs/evidence.md is missing.
+"""Train the runs that docs/results.md is missing.
 
     python -m experiments --texts FOLDER [QUESTION ...]
 

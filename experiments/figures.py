@@ -1,4 +1,4 @@
-"""The pictures of docs/evidence.md, from the results that there are."""
+"""The pictures of docs/results.md, from the results that there are."""
 
 import math
 

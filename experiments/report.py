@@ -1,20 +1,21 @@
-"""docs/evidence.md from the table of results, or any other table of them.
+"""docs/results.md and docs/method.md, or any table of the results.
 
     python -m experiments.report
+    python -m experiments.report --table widths decay
     python -m experiments.report --group-by optimizer learning_rate
         --where "size == 'M' and text == 'wiki'" --columns batch_size
     python -m experiments.report --question which-noise-is-worth-measuring
 
-The first writes the page with its pictures. The second prints, for each group
+The first writes the pages with their pictures. The third prints, for each group
 of runs, their number, the mean loss and its 95 % interval. Columns are the
 fields of `run.Run`, arguments of the optimizer as "noise.alpha" (in backticks
 within `--where`), and what a line of the results has beside the record. The
-third groups the runs of a question by all that differs between them.
+last groups the runs of a question by all that differs between them.
 """
 
 import argparse
+import json
 import pathlib
-import re
 
 import numpy as np
 import pandas as pd
@@ -29,9 +30,18 @@ from experiments.contestants import CONTESTANTS
 from experiments.tables import markdown
 from experiments.tables import with_interval
 
-PAGE = runs.ROOT / "docs" / "evidence.md"
-TEMPLATE = pathlib.Path(__file__).parent / "pages" / "evidence.txt"
-# Tables by their place in the template; several `Table`s are shown as one.
+DOCS = runs.ROOT / "docs"
+TEMPLATES = pathlib.Path(__file__).parent / "pages"
+PAGES = ("results", "method")
+LADDER = runs.ROOT / "benchmarks" / "results" / "gpu_h200" / "ladder.jsonl"
+LARGER = {
+    "d_muon": "D-Muon",
+    "lanton_adamw_embeddings": "`Lanton()`, embeddings by AdamW",
+    "lanton_defaults": "`Lanton()`",
+    "lanton_defaults_control": "`Lanton(noise=None)`",
+    "adamw_tables": "AdamW",
+}
+# Tables by their names; several `Table`s are shown as one.
 TABLES = {
     "lowest": (sweeps.FINALS,),
     "noise": sweeps.NOISE,
@@ -46,64 +56,85 @@ TABLES = {
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW,),
+    "embeddings": sweeps.EMBEDDINGS,
 }
 
 
 # -- Bodies ------------------------------------------------------------------
 
 
+def lowest(results):
+    """The finals, without what all rows share."""
+    (table,) = TABLES["lowest"]
+    frame, by_label = tables.compared(table, results)
+    above = tables.differences(frame, table.reference)
+    ratios = tables.tokens(frame, table, results)
+    rows = [
+        [
+            label,
+            f"{by_label[label].learning_rate:g}",
+            with_interval(frame[label].dropna()),
+            "" if label == table.reference else with_interval(above[label]),
+            ""
+            if ratios is None or label == table.reference
+            else with_interval(ratios[label].dropna(), 2),
+        ]
+        for label in frame.mean().sort_values().index
+    ]
+    head = ["", "rate", "loss", f"above {table.reference}", "tokens"]
+    return markdown(head, rows)
+
+
+def larger(results):
+    """The model of 14 million weights, at the best of its rates."""
+    lines = [json.loads(x) for x in LADDER.read_text().splitlines() if x]
+    frame = pd.DataFrame(line for line in lines if line["complete"])
+    frame = frame[(frame["seed"] == 1) & frame["contestant"].isin(LARGER)]
+    lengths = sorted(frame["tokens_per_weight"].unique())
+    rows = []
+    for name, label in LARGER.items():
+        row = [label]
+        for length in lengths:
+            some = frame[
+                (frame["contestant"] == name)
+                & (frame["tokens_per_weight"] == length)
+            ].sort_values("learning_rate")
+            rates = listed(some["learning_rate"])
+            row.append(f"{some['loss'].min():.3f} ({rates})" if rates else "")
+        rows.append(row)
+    return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
+
+
 def cnn(results):
-    """Accuracies and training losses of the CNN."""
-    rows, table = [], sweeps.CNN
-    for label, run in table.decide(results)[0]:
-        lines = results.of_seeds(run, table.seeds)
-        frame = pd.DataFrame.from_dict(lines, orient="index")
-        frame["percent"] = [100 * x[-1] for x in frame["accuracies"]]
-        rows.append((label, run, frame))
-    by_label = {label: frame["percent"] for label, _, frame in rows}
-    cells = []
-    for label, run, frame in sorted(
-        rows, key=lambda x: -x[2]["percent"].mean()
-    ):
-        percent = frame["percent"]
-        above = percent - by_label[table.reference]
-        above = above.dropna() if label != table.reference else ()
-        cells.append(
-            [
-                label,
-                f"{run.learning_rate:g}",
-                str(len(frame)),
-                with_interval(percent, 2),
-                with_interval(above, 2),
-                with_interval(frame["training_loss"]),
-            ]
-        )
-    head = ["", "rate", "seeds", "accuracy, %", "difference", "training loss"]
-    caption = f"{table.caption}. Reference: {table.reference}."
-    return f"{caption}\n\n{markdown(head, cells)}"
+    """Accuracies of the CNN."""
+    table = sweeps.CNN
+    found = {
+        label: [
+            100 * line["accuracies"][-1]
+            for line in results.of_seeds(run, table.seeds).values()
+        ]
+        for label, run in table.decide(results)[0]
+    }
+    ordered = sorted(found.items(), key=lambda item: -np.mean(item[1]))
+    rows = [[label, with_interval(some, 2)] for label, some in ordered]
+    return markdown([f"CNN, {table.caption}", "accuracy, %"], rows)
 
 
 def fine_tuning(results):
-    """What each method learns and forgets."""
-    parts = []
-    for table in tasks.FINE_TUNING:
-        rows = []
-        for label, run in table.decide(results)[0]:
-            found = pd.DataFrame(
-                {
-                    "new": line["loss"],
-                    "old": line["old_loss"],
-                    "learned": line["before"][0] - line["loss"],
-                    "forgotten": line["old_loss"] - line["before"][1],
-                }
-                for line in results.of_seeds(run, table.seeds).values()
-            )
-            row = [label, f"{run.learning_rate:g}", str(len(found))]
-            rows.append([*row, *(with_interval(found[x]) for x in found)])
-        head = ["", "rate", "seeds", "new loss", "old loss"]
-        head += ["learned", "forgotten"]
-        parts.append(f"{table.caption}.\n\n{markdown(head, rows)}")
-    return "\n\n".join(parts)
+    """The loss of each method on the new text, and on the old one."""
+    (table,) = tasks.FINE_TUNING
+    rows = []
+    for label, run in table.decide(results)[0]:
+        lines = results.of_seeds(run, table.seeds).values()
+        new = with_interval([line["loss"] for line in lines], 3)
+        old = with_interval([line["old_loss"] for line in lines], 3)
+        rows.append([label, new, old])
+    return markdown(["fine-tuning, GPT-2, S", "new text", "old text"], rows)
+
+
+def noise(results):
+    """`Lanton()` beside `Lanton(noise=None)`."""
+    return tables.pairs(sweeps.NOISE, results, search.label_of("lanton"))
 
 
 def repeats(results):
@@ -132,10 +163,10 @@ def listed(values):
 
 
 def searches(results):
-    """What the searches tried, and what they found."""
+    """How many runs the searches had, and what they found."""
     rows = []
     spaces = {**sweeps.SPACES, **sweeps.IMAGE_SPACES}
-    for name, (rates, space) in spaces.items():
+    for name, (rates, _) in spaces.items():
         images = name in sweeps.IMAGE_SPACES
         fields = {"judged_by": "held_out"} if images else {}
         try:
@@ -144,42 +175,24 @@ def searches(results):
             continue
         best, own = found[0], CONTESTANTS[name].options
         changed = [f"`{k}` {v:g}" for k, v in best.options if own[k] != v]
-        tried = [f"`{argument}` {listed(values)}" for argument, values in space]
         rows.append(
             [
                 search.label_of(name) + (", CNN" if images else ""),
                 listed(rates),
-                "; ".join(tried),
                 str(len(found)),
                 f"{best.learning_rate:g}",
                 "; ".join(changed) or "as at the start",
                 f"{results.loss(best):.4f}",
             ]
         )
-    head = ["", "rates", "then, one by one", "runs", "best rate"]
+    head = ["", "first rates", "runs", "best rate"]
     return markdown([*head, "other changes", "loss"], rows)
-
-
-def ended(results):
-    """Questions of the results that are no section of the page, as a list."""
-    names = {name for line in results.lines for name in line["questions"]}
-    titles = re.findall(r"^## (.*)$", TEMPLATE.read_text(), re.MULTILINE)
-    asked = {
-        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in titles
-    }
-    old = sorted(name for name in names - asked if re.search(r"\w-\w", name))
-    return "\n".join(f"- `{name}`" for name in old)
 
 
 def compute(results):
     """Sentences on what all runs took, and where."""
     lines = [line for line in results.lines if line["seconds"] is not None]
     speeds = [line["machine"]["sum_of_squares_ms"] for line in lines]
-    versions = {
-        f"{name} {version}"
-        for line in lines
-        for name, version in line["machine"]["versions"].items()
-    }
     hours = {True: 0.0, False: 0.0}
     counts = {True: 0, False: 0}
     for line in lines:
@@ -198,35 +211,25 @@ def compute(results):
             f"; {counts[True]} runs, {hours[True]:.1f} hours, on a GPU "
             f"({', '.join(sorted(gpus))}), several side by side"
         )
-    return f"{text}; {', '.join(sorted(versions))}."
+    return f"{text}."
 
 
-def starts(results):
-    """On runs that may have started with another run's state; or ""."""
-    measured = [line for line in results.lines if "doubtful_start" in line]
-    doubtful = {line["id"] for line in measured if line["doubtful_start"]}
-    if not doubtful:
-        return ""
-    known = {line["id"] for line in measured}
-    rows = []
-    for section in TEMPLATE.read_text().split("\n## ")[1:]:
-        places = set(tables.PLACE.findall(section)) & set(TABLES)
-        some = [table for place in places for table in TABLES[place]]
-        behind = known & {x.id for t in some for x in t.runs(results)}
-        if behind:
-            count = f"{len(behind & doubtful)} of {len(behind)}"
-            rows.append([section.splitlines()[0], count])
-    return (
-        f"**Starts.** {len(doubtful)} of the {len(measured)} runs that measure "
-        "noise may have started with the momentum and the noise that the run "
-        "before them had left. Runs of `noise=None`, of other optimizers and "
-        "of the CNN have nothing left to start with. Doubtful ones among the "
-        "runs that measure noise, by section:\n\n"
-        + markdown(["section", "doubtful starts"], rows)
-    )
+def doubtful(results, places):
+    """Runs of some tables that may have started with another run's state."""
+    some = [table for place in places for table in TABLES.get(place, ())]
+    behind = {x.id for table in some for x in table.runs(results)}
+    return [
+        line
+        for line in results.lines
+        if line["id"] in behind and line.get("doubtful_start")
+    ]
 
 
 BODIES = {
+    "lowest": lowest,
+    "noise": noise,
+    "larger": larger,
+    "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
     "one_rate": lambda results: tables.one_rate_table(
@@ -234,9 +237,7 @@ BODIES = {
     ),
     "repeats": repeats,
     "searches": searches,
-    "ended": ended,
     "compute": compute,
-    "starts": starts,
 }
 
 
@@ -249,26 +250,31 @@ def shown(some):
     )
 
 
-# -- The page ----------------------------------------------------------------
+# -- The pages ---------------------------------------------------------------
 
 
-def page(results):
-    """The page's text."""
-    found = {place: shown(some) for place, some in TABLES.items()}
-    return tables.filled(TEMPLATE, {**found, **BODIES}, results)
+def bodies():
+    """Functions of results by name: all that the templates may hold."""
+    return {**{place: shown(some) for place, some in TABLES.items()}, **BODIES}
 
 
-def write(path, results):
-    """Write the page and its pictures."""
-    path.write_text(page(results))
-    figures.draw_finals(sweeps.FINALS, results, path.with_suffix(".png"))
+def page(name, results):
+    """The text of a page."""
+    return tables.filled(TEMPLATES / f"{name}.txt", bodies(), results)
+
+
+def write(folder, results):
+    """Write the pages and their pictures."""
+    for name in PAGES:
+        (folder / f"{name}.md").write_text(page(name, results))
+    figures.draw_finals(sweeps.FINALS, results, folder / "results.png")
     panels = (sweeps.WIDTHS[0], *sweeps.WIDTHS[2:])
-    figures.draw_widths(panels, results, path.with_name("rates_by_width.png"))
-    print(path)
+    figures.draw_widths(panels, results, folder / "rates_by_width.png")
+    print(folder)
 
 
 def main(argv=None):
-    """Write the page, or print a table."""
+    """Write the pages, or print a table."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.report",
         description=__doc__,
@@ -276,7 +282,8 @@ def main(argv=None):
     )
     add = parser.add_argument
     add("--results", type=pathlib.Path, default=runs.RESULTS)
-    add("--page", type=pathlib.Path, default=PAGE)
+    add("--docs", type=pathlib.Path, default=DOCS, help="of the pages")
+    add("--table", nargs="+", metavar="NAME", choices=[*TABLES, *BODIES])
     add("--group-by", nargs="+", metavar="COLUMN", default=[])
     add("--columns", nargs="+", metavar="COLUMN", default=[])
     add("--where", default="", metavar="QUERY", help="as pandas has it")
@@ -285,8 +292,13 @@ def main(argv=None):
     results = runs.Results(args.results)
     if not results.lines:
         raise SystemExit(f"There are no results in {args.results}.")
+    for name in args.table or ():
+        shown_as = shown(TABLES[name]) if name in TABLES else BODIES[name]
+        print(f"{shown_as(results)}\n")
+    if args.table:
+        return
     if not args.group_by and args.question is None:
-        write(args.page, results)
+        write(args.docs, results)
         return
     frame = tables.as_frame(results, args.question)
     by = args.group_by or tables.differing(results, args.question)

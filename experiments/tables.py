@@ -269,6 +269,55 @@ def comparison(tables, results, head="setting"):
     return shown if several else f"{tables[0].caption}.\n\n{shown}"
 
 
+def above(tables, results):
+    """Losses above the tables' references: a column for each table."""
+    columns, labels = {}, {}
+    for table in tables:
+        frame, _ = compared(table, results)
+        if table.reference in frame:
+            found = differences(frame, table.reference).drop(
+                columns=table.reference
+            )
+            columns[table.caption] = found
+            labels |= dict.fromkeys(found.mean().sort_values().index)
+    rows = [
+        [
+            label,
+            *(
+                with_interval(found[label].dropna(), 3)
+                if label in found
+                else ""
+                for found in columns.values()
+            ),
+        ]
+        for label in labels
+    ]
+    return markdown(["", *columns], rows)
+
+
+def pairs(tables, results, label):
+    """A row for each table: one label beside the reference."""
+    rows = []
+    for table in tables:
+        frame, by_label = compared(table, results)
+        if not {label, table.reference} <= set(frame):
+            continue
+        less = differences(frame, table.reference)[label].dropna()
+        ratios = tokens(frame, table, results)
+        many = [] if ratios is None else ratios[label].dropna()
+        rates = [by_label[x].learning_rate for x in (label, table.reference)]
+        rows.append(
+            [
+                table.caption,
+                ", ".join(f"{rate:g}" for rate in rates),
+                str(len(less)),
+                with_interval(less, 3),
+                with_interval(many, 2),
+            ]
+        )
+    return markdown(["", "rates", "seeds", "difference", "tokens"], rows)
+
+
 def grid_table(grid, results):
     """A grid as Markdown; of rates with the best one and the window."""
     frame = by_value(grid, results)

@@ -252,7 +252,7 @@ class Lanton(LMOOptimizer):
         would change all rows of an embedding by the same amount. Nothing
         decays, because decay pulls to zero and not to the pretrained weights.
         `beta_1` is 0.9, because fine-tuning is short. This optimizer forgets
-        less than `Lanton()` where both learn as much (docs/evidence.md).
+        less than `Lanton()` where both learn as much (docs/results.md).
 
         Args:
             learning_rate: As in the constructor. Half of the best rate of

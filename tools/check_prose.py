@@ -20,7 +20,7 @@ from spylls.hunspell import Dictionary
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 WORDS = pathlib.Path("tools/words.txt")
 # Pages whose tables a program writes, with names of code in their cells.
-GENERATED = ("evidence.md", "paper.md")
+GENERATED = ("results.md", "method.md", "paper.md")
 CELLS = ("th_open", "td_open")
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md")
 LONGEST = 35

@@ -1,6 +1,6 @@
 """A hook of MkDocs: pages that docstrings name are links.
 
-A docstring names a page as `help()` should show it: docs/evidence.md. On
+A docstring names a page as `help()` should show it: docs/results.md. On
 docs/api.md that becomes a link to the page.
 """
 

@@ -147,7 +147,7 @@ losses["AdamW"] = train(make_model(), adamw)
 ## Results
 
 LANTON's validation loss falls faster, and ends lower. In long runs the
-difference is smaller: `docs/evidence.md` has them.
+difference is smaller: `docs/results.md` has them.
 """
 
 for name, loss in losses.items():

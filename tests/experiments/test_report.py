@@ -90,6 +90,9 @@ def test_a_comparison_is_seed_by_seed():
     assert "| 2 of 2 | 1.25 ± 0.00 |" in text
     assert "missing" not in text
     assert "| Some | theirs |" in tables.comparison([table, table], results)
+    assert "| theirs | 0.067 ± 0.000 |" in tables.above([table], results)
+    row = "| Some | 0.02, 0.01 | 2 | 0.067 ± 0.000 | 1.25 ± 0.00 |"
+    assert row in tables.pairs([table], results, "theirs")
 
 
 def test_a_grid_has_best_rates_and_windows():
@@ -148,22 +151,33 @@ def test_without_results_there_is_no_page(tmp_path):
         report.main(["--results", str(tmp_path / "none.jsonl")])
 
 
-def test_doubtful_starts_are_counted():
-    results = MadeUp(None)
-    one = dict(sweeps.FINALS.decide(results)[0])["`Lanton()`"].replace(seed=11)
-    results.give(one, 3.0, doubtful_start=True)
-    results.give(one.replace(seed=12), 3.0, doubtful_start=False)
-    text = report.starts(results)
-    assert "1 of the 2 runs that measure" in text
-    assert "| Which optimizer ends lowest? | 1 of 2 |" in text
-    results.by_id[one.id]["doubtful_start"] = False
-    assert report.starts(results) == ""
+def test_no_published_run_has_a_doubtful_start():
+    results = runs.Results()
+    places = {
+        place
+        for name in report.PAGES
+        for place in tables.PLACE.findall(
+            (report.TEMPLATES / f"{name}.txt").read_text()
+        )
+    }
+    assert places <= {*report.TABLES, *report.BODIES}
+    assert report.doubtful(results, places) == []
+    # There are some, so that the test can fail.
+    assert report.doubtful(results, ["momentum"])
 
 
-def test_the_committed_page_is_of_the_committed_results():
-    page = (ROOT / "docs" / "evidence.md").read_text()
-    assert page == report.page(runs.Results())
-    assert "{{" not in page
+@pytest.mark.parametrize("name", report.PAGES)
+def test_the_committed_page_is_of_the_committed_results(name):
+    text = (report.DOCS / f"{name}.md").read_text()
+    assert text == report.page(name, runs.Results())
+    assert "{{" not in text
+
+
+def test_tables_by_name(capsys):
+    report.main(["--table", "depths", "repeats"])
+    printed = capsys.readouterr().out
+    assert "| blocks |" in printed
+    assert "| second result |" in printed
 
 
 def test_runs_of_a_question_are_grouped_by_what_differs(capsys):
