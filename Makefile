@@ -29,7 +29,7 @@ requirements = $(1)/bin/python -c 'import tomllib; \
   project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   print(*project["optional-dependencies"]["$(2)"])'
 
-.PHONY: help results paper paper-defaults pictures demo demo-llama sweep sweep-all \
+.PHONY: help results paper pictures demo demo-llama sweep sweep-all \
   environment test test-newest test-oldest test-nightly test-all \
   faults bench bench-gpu docs docs-serve notebooks lint format \
   package clean
@@ -64,13 +64,6 @@ paper: $(VENV)/ready
 ## pictures     the pictures of docs/how_it_works.md, a minute
 pictures: $(VENV)/ready
 	$(ON_JAX) $(VENV)/bin/python tools/make_pictures.py
-
-# TEXTS: as below, a folder with wiki.txt.
-## paper-defaults  what single settings of Lanton do: make ... TEXTS=folder
-paper-defaults: $(VENV)/ready
-	$(ON_JAX) $(VENV)/bin/python -m experiments.paper defaults \
-	  $(if $(TEXTS),--texts $(TEXTS))
-	$(VENV)/bin/python -m experiments.paper.report
 
 # TEXTS: the folder of wiki.txt and sotu.txt, or .txt.gz, .txt.xz. LIMIT: stops
 # after so many runs.

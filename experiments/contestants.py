@@ -42,15 +42,6 @@ DEFAULTS = {
     "step_scale": "fan_in",
     "weight_decay": 0.1,
 }
-# What most settings were tried on, before they became the defaults.
-EARLIER = {
-    **DEFAULTS,
-    "beta_1": 0.9,
-    "bias_correction": False,
-    "embedding_scale": 100.0,
-    "newton_schulz.coefficients": "jordan",
-    "step_scale": "rms_matched",
-}
 OF_FINE_TUNING = {
     **DEFAULTS,
     "auxiliary_adamw.roles": ("embedding", "vector"),
@@ -133,10 +124,6 @@ CONTESTANTS = {
         "adamw_tables",
         {**CLIPPED, "table_factor": 4.0},
     ),
-    "earlier": Contestant("Lanton, earlier", "lanton", {**EARLIER, **SIGNAL}),
-    "earlier_without_noise": Contestant(
-        "Lanton, earlier, `noise=None`", "lanton", {**EARLIER, "noise": None}
-    ),
     "cnn_sgd": Contestant(
         "SGD with Nesterov momentum",
         "sgd",
@@ -155,5 +142,3 @@ CONTESTANTS = {
         "the same, `noise=None`", "lanton", {**IMAGE_LANTON, "noise": None}
     ),
 }
-# The noise of the earlier settings was measured by nuclear norms.
-NUCLEAR = {"noise.estimator": "lanczos"}

@@ -4,13 +4,11 @@
     python -m experiments.report --table widths decay
     python -m experiments.report --group-by optimizer learning_rate
         --where "size == 'M' and text == 'wiki'" --columns batch_size
-    python -m experiments.report --question which-noise-is-worth-measuring
 
 The first writes the pages with their pictures. The third prints, for each group
 of runs, their number, the mean loss and its 95 % interval. Columns are the
 fields of `run.Run`, arguments of the optimizer as "noise.alpha" (in backticks
-within `--where`), and what a line of the results has beside the record. The
-last groups the runs of a question by all that differs between them.
+within `--where`), and what a line of the results has beside the record.
 """
 
 import argparse
@@ -57,6 +55,7 @@ TABLES = {
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW,),
     "embeddings": sweeps.EMBEDDINGS,
+    "memory": (sweeps.MEMORY,),
 }
 
 
@@ -142,11 +141,9 @@ def repeats(results):
     rows = []
     for line in results.repeats:
         first = results.by_id[line["id"]]
-        kind = "from the state that the run before left, perhaps"
+        kind = "another time, with another version of the code"
         if "gpu" in line["machine"]:
             kind = "on a GPU, in place of a CPU"
-        elif not line.get("doubtful_start"):
-            kind = "another time, with another version of the code"
         size, above = line["record"]["size"], line["loss"] - first["loss"]
         rows.append({"second": kind, "size": size, "above": above})
     groups = pd.DataFrame(rows).groupby(["second", "size"])["above"]
@@ -214,17 +211,6 @@ def compute(results):
     return f"{text}."
 
 
-def doubtful(results, places):
-    """Runs of some tables that may have started with another run's state."""
-    some = [table for place in places for table in TABLES.get(place, ())]
-    behind = {x.id for table in some for x in table.runs(results)}
-    return [
-        line
-        for line in results.lines
-        if line["id"] in behind and line.get("doubtful_start")
-    ]
-
-
 BODIES = {
     "lowest": lowest,
     "noise": noise,
@@ -287,7 +273,6 @@ def main(argv=None):
     add("--group-by", nargs="+", metavar="COLUMN", default=[])
     add("--columns", nargs="+", metavar="COLUMN", default=[])
     add("--where", default="", metavar="QUERY", help="as pandas has it")
-    add("--question", help="as the lines of the results have it")
     args = parser.parse_args(argv)
     results = runs.Results(args.results)
     if not results.lines:
@@ -297,12 +282,11 @@ def main(argv=None):
         print(f"{shown_as(results)}\n")
     if args.table:
         return
-    if not args.group_by and args.question is None:
+    if not args.group_by:
         write(args.docs, results)
         return
-    frame = tables.as_frame(results, args.question)
-    by = args.group_by or tables.differing(results, args.question)
-    table = tables.grouped(frame, by, args.columns, args.where)
+    frame = tables.as_frame(results)
+    table = tables.grouped(frame, args.group_by, args.columns, args.where)
     print(table.replace(np.inf, np.nan).to_string())
 
 

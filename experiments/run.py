@@ -127,8 +127,7 @@ class Results:
     diverged), what else its kind measures, `"seconds"`, `"machine"`, `"date"`
     and `"commit"`: of the code, or where older results were collected, of
     their first commit. `"questions"` names what it answers.
-    `"doubtful_start"` is true where the run may have started with another
-    run's momentum and noise. `"repeat"` marks another result of a run that has
+    `"repeat"` marks another result of a run that has
     a line already. The file need not exist.
     """
 

@@ -377,6 +377,33 @@ MOMENTUM = (
     ),
 )
 
+# What takes less memory.
+LESS = {
+    "`Lanton()`": ({}, {}),
+    '`momentum_dtype="int8"`': ({"momentum_dtype": "int8"}, {}),
+    '`momentum_dtype="bfloat16"`': ({"momentum_dtype": "bfloat16"}, {}),
+    '`reference="momentum"`': ({"noise.reference": "momentum"}, {}),
+    '`previous_gradient_dtype="bfloat16"`': (
+        {"noise.previous_gradient_dtype": "bfloat16"},
+        {},
+    ),
+    'weights in bfloat16, `rounding="stochastic"`': (
+        {"rounding": "stochastic"},
+        {"dtype": "bfloat16"},
+    ),
+    "weights in bfloat16": ({}, {"dtype": "bfloat16"}),
+}
+MEMORY = Table(
+    caption="S, 1,024 tokens",
+    decide=fixed(
+        *(
+            (label, run_for("lanton", 5e-3, changes, **fields))
+            for label, (changes, fields) in LESS.items()
+        )
+    ),
+    seeds=(1, 2, 3),
+    reference="`Lanton()`",
+)
 # AdamW for embeddings and heads, instead of signs.
 BY_ADAMW = {
     "auxiliary_adamw.roles": ("embedding", "vector"),
@@ -425,6 +452,7 @@ QUESTIONS = {
     "decay": (DECAY,),
     "momentum": MOMENTUM,
     "embeddings": EMBEDDINGS,
+    "memory": (MEMORY,),
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW,),

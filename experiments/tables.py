@@ -94,44 +94,20 @@ def token_ratio(loss, curve):
 # -- Frames ------------------------------------------------------------------
 
 
-def as_frame(results, question=None):
-    """A row for each run, a column for each field and argument.
-
-    Raises:
-        ValueError: If no run answers the question.
-    """
+def as_frame(results):
+    """A row for each run, a column for each field and argument."""
     rows = []
     for line in results.lines:
-        if question is None or question in line["questions"]:
-            record = dict(line["record"])
-            rest = {**record.pop("options"), **line}
-            del rest["record"]
-            rows.append({**record, **{k: _plain(v) for k, v in rest.items()}})
-    if not rows:
-        raise ValueError(
-            "`question` must be one that lines of the results name. Received: "
-            f"question={question!r}"
-        )
+        record = dict(line["record"])
+        rest = {**record.pop("options"), **line}
+        del rest["record"]
+        rows.append({**record, **{k: _plain(v) for k, v in rest.items()}})
     return pd.DataFrame(rows)
 
 
 def _plain(value):
     """A value that pandas can group by."""
     return str(value) if isinstance(value, list | dict) else value
-
-
-def differing(results, question):
-    """Fields and arguments that differ between the runs of a question.
-
-    The seed is left out; arguments as `as_frame`.
-    """
-    flat = []
-    for line in results.lines:
-        if question in line["questions"]:
-            record = {k: v for k, v in line["record"].items() if k != "seed"}
-            flat.append({**record.pop("options"), **record})
-    names = dict.fromkeys(name for one in flat for name in one)
-    return [n for n in names if len({str(one.get(n)) for one in flat}) > 1]
 
 
 def grouped(frame, by, columns=(), where=""):

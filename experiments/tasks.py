@@ -1,6 +1,5 @@
 """What is compared, too: fine-tuning, AdamW's handicaps, batch sizes."""
 
-from experiments.contestants import NUCLEAR
 from experiments.search import Grid
 from experiments.search import Table
 from experiments.search import run_for
@@ -123,9 +122,8 @@ def to_loss(task, batch_size, **fields):
         **TASKS[task],
         **fields,
     }
-    changes = {**NUCLEAR, **LITTLE_DECAY}
     return [
-        run_for("earlier", rate * factor, changes, **given)
+        run_for("lanton", rate * factor, LITTLE_DECAY, **given)
         for factor in (0.5, 1.0, 2.0)
     ]
 

@@ -5,9 +5,8 @@
 
 It trains what the table of results lacks; then `python -m
 experiments.paper.report` writes docs/paper.md. `theory` is the theorem on a
-quadratic, `defaults` needs `--texts` with wiki.txt and runs by name alone. At
-the paper's own sizes `python -m experiments.pretraining` and `python -m
-experiments.images` train, on a GPU.
+quadratic. At the paper's own sizes `python -m experiments.pretraining` and
+`python -m experiments.images` train, on a GPU.
 """
 
 import os
@@ -16,7 +15,6 @@ import sys
 
 from experiments.__main__ import make_parser
 from experiments.__main__ import train
-from experiments.paper.sweeps import BY_NAME_ALONE
 from experiments.paper.sweeps import QUESTIONS
 from experiments.run import ROOT
 
@@ -41,7 +39,7 @@ def main(argv=None):
     names = [*QUESTIONS, THEORY]
     parser = make_parser("python -m experiments.paper", __doc__, names)
     args = parser.parse_args(argv)
-    chosen = args.questions or [x for x in names if x not in BY_NAME_ALONE]
+    chosen = args.questions or names
     runs = [name for name in chosen if name != THEORY]
     train(runs, QUESTIONS, args)
     if THEORY in chosen:

@@ -155,11 +155,6 @@ def theory_table(result):
     return "\n".join(lines)
 
 
-def defaults(results):
-    """Grids of what single settings do, by what the results have."""
-    return "\n\n".join(grid_table(one, results) for one in sweeps.DEFAULTS)
-
-
 BODIES = {
     "losses": lambda results: comparison(sweeps.LOSSES, results, "model"),
     "base_rate": lambda results: grid_table(sweeps.BASE_RATE, results),
@@ -169,7 +164,6 @@ BODIES = {
     "references": lambda results: comparison([sweeps.REFERENCES], results),
     "cnn": cnn,
     "theory": lambda _: theory_table(json.loads(THEORY.read_text())),
-    "defaults": defaults,
 }
 
 

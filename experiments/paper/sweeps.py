@@ -194,44 +194,7 @@ REFERENCES = Table(
     reference="Option I",
 )
 CNN = Table(caption="Digits", decide=at_best(IMAGE_GRIDS), reference=OURS)
-# One change to Lanton's settings here each, on another text.
-VARIANTS = {
-    "no change": {},
-    "`beta_1=0.95`": {"beta_1": 0.95},
-    "`nesterov=False`": {"nesterov": False},
-    "`noise.alpha=0.3`": {"noise.alpha": 0.3},
-    "no adaptation, `noise.alpha=1000`": {"noise.alpha": 1000.0},
-    '`noise.group_reduction="max"`': {"noise.group_reduction": "max"},
-    '`noise.reference="momentum"`': {"noise.reference": "momentum"},
-    "`embedding_scale=100`": {"embedding_scale": 100.0},
-    "`embedding_scale=300`": {"embedding_scale": 300.0},
-    "`auxiliary_adamw.lr_ratio=0.5`": {"auxiliary_adamw.lr_ratio": 0.5},
-    "AdamW of tables": {"auxiliary_adamw.roles": ("embedding", "vector")},
-    "`auxiliary_adamw=None`": {"auxiliary_adamw": None},
-}
-OTHERS = {
-    "D-Muon": ("d_muon", {}),
-    "D-Muon, `beta_1=0.9`": ("d_muon", {"beta_1": 0.9}),
-    "Scion": ("scion", {}),
-}
-DEFAULTS = tuple(
-    Grid(
-        caption=f"{name}, mean over 2 seeds",
-        of="what is changed",
-        seeds=SEEDS[:2],
-        rows=tuple(
-            (label, run_of(method, rate, changes, model, text="wiki"))
-            for label, (method, changes) in {
-                **{k: ("lanton", v) for k, v in VARIANTS.items()},
-                **OTHERS,
-            }.items()
-            for rate in around(SECOND[method])[1:3]
-        ),
-    )
-    for model, name in (("gpt2", "GPT-2"), ("llama", "Llama"))
-)
-# What `python -m experiments.paper` trains, in this order. The last one needs
-# a text, and runs by name alone.
+# What `python -m experiments.paper` trains, in this order.
 QUESTIONS = {
     "losses": LOSSES,
     "base_rate": (BASE_RATE,),
@@ -239,6 +202,4 @@ QUESTIONS = {
     "measured": (MEASURED,),
     "references": (REFERENCES,),
     "cnn": (CNN,),
-    "defaults": DEFAULTS,
 }
-BY_NAME_ALONE = ("defaults",)

@@ -18,7 +18,7 @@ pytestmark = logic
 
 
 def test_every_optimizer_is_made():
-    tables = (*sweeps.LOSSES, sweeps.CNN, sweeps.REFERENCES, *sweeps.DEFAULTS)
+    tables = (*sweeps.LOSSES, sweeps.CNN, sweeps.REFERENCES)
     for table in tables:
         for run in table.runs(MadeUp(None)):
             assert construct(run.optimizer, 0.1, options=run.options)
@@ -62,8 +62,7 @@ def test_questions_run_by_name(monkeypatch, tmp_path, capsys):
     given = ["--results", str(tmp_path / "runs.jsonl")]
     command.main(["losses", *given])
     command.main(given)
-    everything = [x for x in sweeps.QUESTIONS if x != "defaults"]
-    assert asked == [["losses"], everything, "T"]
+    assert asked == [["losses"], [*sweeps.QUESTIONS], "T"]
     with pytest.raises(SystemExit):
         command.main(["lossses"])
     assert "Received: lossses" in capsys.readouterr().err

@@ -151,21 +151,6 @@ def test_without_results_there_is_no_page(tmp_path):
         report.main(["--results", str(tmp_path / "none.jsonl")])
 
 
-def test_no_published_run_has_a_doubtful_start():
-    results = runs.Results()
-    places = {
-        place
-        for name in report.PAGES
-        for place in tables.PLACE.findall(
-            (report.TEMPLATES / f"{name}.txt").read_text()
-        )
-    }
-    assert places <= {*report.TABLES, *report.BODIES}
-    assert report.doubtful(results, places) == []
-    # There are some, so that the test can fail.
-    assert report.doubtful(results, ["momentum"])
-
-
 @pytest.mark.parametrize("name", report.PAGES)
 def test_the_committed_page_is_of_the_committed_results(name):
     text = (report.DOCS / f"{name}.md").read_text()
@@ -178,17 +163,6 @@ def test_tables_by_name(capsys):
     printed = capsys.readouterr().out
     assert "| blocks |" in printed
     assert "| second result |" in printed
-
-
-def test_runs_of_a_question_are_grouped_by_what_differs(capsys):
-    question = "do-int8-momentum-and-bfloat16-weights-cost-loss"
-    report.main(["--question", question])
-    printed = capsys.readouterr().out
-    assert "stochastic bfloat16" in printed
-    names = tables.differing(runs.Results(), question)
-    assert set(names) == {"rounding", "dtype", "momentum_dtype"}
-    with pytest.raises(ValueError, match="Received: question='none'"):
-        tables.as_frame(runs.Results(), "none")
 
 
 def test_pictures_need_results(tmp_path):
