@@ -54,17 +54,17 @@ def draw_finals(table, results, path):
         values = above[label].dropna()
         draw_row(axes, y, values, colour_of(runs[label]))
         counted = "" if len(values) == len(frame) else f" ({len(values)})"
-        texts = {0.0: plain(label) + counted, 1.0: f"{values.mean():+.3f}"}
-        for x, text in texts.items():
-            axes.annotate(
-                text,
-                (x, y),
-                xycoords=axes.get_yaxis_transform(),
-                xytext=(4 - 8 * x, 8),
-                textcoords="offset points",
-                ha="right" if x else "left",
-                fontsize=9,
-            )
+        told = {"textcoords": "offset points", "fontsize": 9}
+        # Right of the line at 0, and at the right edge.
+        axes.annotate(plain(label) + counted, (0.0, y), (4, 8), **told)
+        axes.annotate(
+            f"{values.mean():+.3f}",
+            (1.0, y),
+            (-4, 8),
+            xycoords=axes.get_yaxis_transform(),
+            ha="right",
+            **told,
+        )
     axes.set_yticks([])
     axes.set_ylim(-0.4, len(order) - 0.3)
     axes.set_xlabel(
