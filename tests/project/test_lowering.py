@@ -101,12 +101,13 @@ def test_a_step_lowers_for_other_devices(platform, layers, monkeypatch):
     assert not re.search("syevd|geqrf|[Ee]igh|Qr", text)
 
 
-def test_few_passes_over_large_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XLA makes one pass of a reduction and all that leads to it."""
+def lowered_update(monkeypatch, **options):
+    """The shapes of two layers' variables; their update as a GPU gets it."""
     monkeypatch.setattr(backend, "device", lambda: "gpu")
-    variables = shapes(make_model(2).trainable_variables)
-    optimizer = Lanton()
-    optimizer.build(make_model(2).trainable_variables)
+    model = make_model(2)
+    variables = shapes(model.trainable_variables)
+    optimizer = Lanton(**options)
+    optimizer.build(model.trainable_variables)
 
     def step(weights: list, state: list, gradients: list) -> object:
         return optimizer.stateless_apply(state, gradients, weights)
@@ -114,7 +115,23 @@ def test_few_passes_over_large_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = jax.jit(step).trace(
         variables, shapes(optimizer.variables), variables
     )
-    text = str(traced.lower(lowering_platforms=("cuda",)).as_text())
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    return variables, str(text)
+
+
+@pytest.mark.parametrize("accumulated", [None, 4])
+def test_no_loops(accumulated, monkeypatch):
+    """The host waits for a GPU at each loop, and XLA's graphs end there."""
+    _, text = lowered_update(
+        monkeypatch, gradient_accumulation_steps=accumulated
+    )
+    assert "stablehlo.while" not in text
+    assert "stablehlo.case" in text
+
+
+def test_few_passes_over_large_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XLA makes one pass of a reduction and all that leads to it."""
+    variables, text = lowered_update(monkeypatch)
     reduced = [
         math.prod(map(int, shape.split("x")))
         for line in text.splitlines()
