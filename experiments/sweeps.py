@@ -409,27 +409,65 @@ BY_ADAMW = {
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "embedding_scale": None,
 }
-EMBEDDINGS = tuple(
-    Grid(
+
+
+def by_scale(caption, cases, scales, **fields):
+    """A `Grid` of `Lanton()` by the size of the steps of embeddings.
+
+    Args:
+        caption: As `Grid`.
+        cases: By row: rate, and further fields of the runs.
+        scales: Values of `embedding_scale`.
+        **fields: Of all runs.
+    """
+    return Grid(
         caption=caption,
+        by="embedding_scale",
+        of="width",
         rows=tuple(
-            (label, run_for("lanton", rate, changes, **fields))
-            for label, changes, rates in (
-                ("`Lanton()`", {}, LOW),
-                ("embeddings by AdamW", BY_ADAMW, (*LOW, 1e-2)),
+            (
+                size,
+                run_for(
+                    "lanton",
+                    rate,
+                    {"embedding_scale": scale},
+                    size=size,
+                    **fields,
+                ),
+            )
+            for size, rate in cases.items()
+            for scale in scales
+        ),
+    )
+
+
+EMBEDDINGS = (
+    by_scale(
+        "`Lanton(embedding_scale=...)`, 400 steps",
+        dict.fromkeys(("S", "M", "L"), 5e-3),
+        (100.0, 300.0, 1000.0, 3000.0),
+        steps=400,
+    ),
+    by_scale(
+        "`Lanton(embedding_scale=...)`, 20 tokens per weight",
+        {"S": 5e-3, "M": 2.5e-3},
+        (300.0, 600.0, 1000.0),
+    ),
+    Grid(
+        caption="S, 1,024 tokens",
+        rows=tuple(
+            (label, run_for("lanton", rate, changes))
+            for label, changes in (
+                ("`Lanton()`", {}),
+                ("embeddings by AdamW", BY_ADAMW),
                 (
                     "embeddings by AdamW at twice the rate",
                     {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 2.0},
-                    LOW,
                 ),
             )
-            for rate in rates
+            for rate in LOW
         ),
-    )
-    for caption, fields in (
-        ("S, 1,024 tokens", {}),
-        ("M, 1,024 tokens", PLACES["M, 1,024 tokens"][0]),
-    )
+    ),
 )
 
 # -- The CNN -----------------------------------------------------------------
