@@ -269,7 +269,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--results", type=pathlib.Path, default=runs.RESULTS)
     add("--docs", type=pathlib.Path, default=DOCS, help="of the pages")
-    add("--table", nargs="+", metavar="NAME", choices=[*TABLES, *BODIES])
+    add("--table", nargs="+", metavar="NAME", choices={**TABLES, **BODIES})
     add("--group-by", nargs="+", metavar="COLUMN", default=[])
     add("--columns", nargs="+", metavar="COLUMN", default=[])
     add("--where", default="", metavar="QUERY", help="as pandas has it")

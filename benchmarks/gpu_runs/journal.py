@@ -45,6 +45,23 @@ def parse(parser, argv=None):
     return args
 
 
+def chosen(option, given, known):
+    """What an option names, all without it; ends where it names another.
+
+    Args:
+        option: Of the command line.
+        given: Its value, or None.
+        known: Dict of what there is, by name.
+    """
+    unknown = [name for name in given or () if name not in known]
+    if unknown:
+        raise SystemExit(
+            f"{option} must be of {', '.join(known)}. "
+            f"Received: {', '.join(unknown)}"
+        )
+    return {name: known[name] for name in given or known}
+
+
 class Journal:
     """Rows of a result, written anew at each row.
 

@@ -61,9 +61,8 @@ def make_contestants(args):
         )
     if args.backend == "jax":
         makers["optax.contrib.muon"] = lambda: step_time.OptaxStep(equal)
-    found = {
-        n: make() for n, make in makers.items() if n in (args.only or makers)
-    }
+    makers = journal.chosen("--only", args.only, makers)
+    found = {name: make() for name, make in makers.items()}
     for contestant in found.values():
         contestant.prepare(args.backend)
     return found

@@ -281,7 +281,7 @@ def make_contestants(args, batch):
     }
     if args.backend == "torch":
         found["torch.optim.Muon + AdamW"] = lambda: TorchLoop(batch, args)
-    return {n: make for n, make in found.items() if n in (args.only or found)}
+    return journal.chosen("--only", args.only, found)
 
 
 def first_updates(args, make):
@@ -345,8 +345,7 @@ def main(argv=None):
     parser.add_argument(
         "--batches",
         nargs="+",
-        choices=[*BATCHES, *ON_CPU],
-        help="default: all, in this order",
+        help=f"of {', '.join(BATCHES)}; on a CPU of {', '.join(ON_CPU)}",
     )
     parser.add_argument("--only", nargs="+", help="contestants; default: all")
     parser.add_argument(
@@ -355,9 +354,9 @@ def main(argv=None):
     args = journal.parse(parser, argv)
     name = f"training_{args.backend}" + "_cpu" * (not args.gpu)
     log = journal.Journal(args, name, policy=policy_of(args))
-    batches = batches_of(args)
-    for name in args.batches or batches:
-        time_batch(log, args, name, batches[name])
+    batches = journal.chosen("--batches", args.batches, batches_of(args))
+    for name, batch in batches.items():
+        time_batch(log, args, name, batch)
         common.release()
 
 
