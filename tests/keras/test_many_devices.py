@@ -566,6 +566,47 @@ def test_two_torch_processes(name, shared, tmp_path):
     assert_same(one, fit(**arguments), arguments["bad_step"])
 
 
+@pytest.fixture
+def mesh_of_one(tmp_path):
+    import torch
+    from torch.distributed import device_mesh
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0
+    )
+    yield device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@on_torch
+@pytest.mark.parametrize("steps", [False, True], ids=["build", "first_step"])
+def test_torch_refuses_distributed_weights(mesh_of_one, steps):
+    import torch
+    from torch.distributed.tensor import distribute_tensor
+
+    kernel = keras.Variable(np.ones((2, 3), "float32"), name="kernel")
+    whole = kernel.value.detach()
+    kernel._value = torch.nn.Parameter(distribute_tensor(whole, mesh_of_one))
+    optimizer = Lanton()
+    with pytest.raises(ValueError, match="whole in every.*Received: 'kernel'"):
+        if steps:
+            optimizer.apply([torch.ones_like(whole)], [kernel])
+        optimizer.build([kernel])
+    assert not optimizer.built
+
+
+@on_torch
+def test_torch_refuses_fully_sharded_models(mesh_of_one):
+    """Keras' variables stay what they were: a step would not be shared."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = make_model()
+    assert Lanton().read_roles(model)
+    fully_shard(model, mesh=mesh_of_one)
+    with pytest.raises(ValueError, match=r"Received: '\S*/\w+', a DTensor"):
+        Lanton().read_roles(model)
+
+
 @on_tensorflow
 @pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
 def test_mirrored(name, tmp_path):
