@@ -102,8 +102,8 @@ class TorchBackend(TorchArithmetic, Backend):
 
         Args:
             variables: Keras variables.
-            model: A model whose parameters are checked too. Those that
-                `fully_shard` puts into Keras' layers are no variable's.
+            model: A model whose parameters are checked too: `fully_shard`
+                leaves Keras' variables as they are.
 
         Raises:
             ValueError: For a DTensor.
