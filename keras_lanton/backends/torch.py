@@ -115,9 +115,9 @@ class TorchBackend(TorchArithmetic, Backend):
             # Importing the class takes seconds.
             if hasattr(tensor, "placements"):
                 raise ValueError(
-                    "Weights must be whole in every process. `fully_shard` "
-                    "and `distribute_tensor` make DTensors of them: use "
-                    "`DistributedDataParallel`, as in "
+                    "Weights must be whole in every process. `fully_shard`, "
+                    "`distribute_tensor` and `ModelParallel` make DTensors of "
+                    "them: use `DistributedDataParallel`, as in "
                     "docs/guides/several_machines.md. "
                     f"Received: {path!r}, a DTensor with placements="
                     f"{tensor.placements}"
