@@ -115,8 +115,8 @@ test-nightly: $(VENV)/ready $(NIGHTLY)/ready
 	  "import keras; print(keras.__version__)"
 	@set -e; for backend in $(BACKENDS); do \
 	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend PYTHONPATH=$(NIGHTLY) \
-	    $(VENV)/bin/python $(PYTEST) tests/keras tests/optimizers \
-	    tests/variables; \
+	    $(VENV)/bin/python $(PYTEST) tests/keras tests/optimizer \
+	    tests/roles; \
 	done
 
 ## test-all     every test, also on the oldest Keras: before a release

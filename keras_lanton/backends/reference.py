@@ -167,6 +167,14 @@ class Backend(Arithmetic, abc.ABC):
             )
         return None
 
+    def check_whole(self, variables: Sequence[Any], model: Any = None) -> None:
+        """ValueError for weights that no step can take whole: none here.
+
+        Args:
+            variables: Keras variables.
+            model: A model whose parameters are checked too.
+        """
+
     def half_is_faster(self) -> bool:
         """Returns whether the CPU multiplies bfloat16 faster than float32.
 

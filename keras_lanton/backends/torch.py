@@ -97,6 +97,32 @@ class TorchBackend(TorchArithmetic, Backend):
         count = here.get_world_size()
         return Devices(count=count) if count > 1 else None
 
+    def check_whole(self, variables: Sequence[Any], model: Any = None) -> None:
+        """See the reference: DTensors, of which a process has a part.
+
+        Args:
+            variables: Keras variables.
+            model: A model whose parameters are checked too: `fully_shard`
+                leaves Keras' variables as they are.
+
+        Raises:
+            ValueError: For a DTensor.
+        """
+        named = [(v.path, v.value) for v in variables]
+        if model is not None:
+            named += model.named_parameters()
+        for path, tensor in named:
+            # Importing the class takes seconds.
+            if hasattr(tensor, "placements"):
+                raise ValueError(
+                    "Weights must be whole in every process. `fully_shard`, "
+                    "`distribute_tensor` and `ModelParallel` make DTensors of "
+                    "them: use `DistributedDataParallel`, as in "
+                    "docs/guides/several_machines.md. "
+                    f"Received: {path!r}, a DTensor with placements="
+                    f"{tensor.placements}"
+                )
+
     def share_out(
         self,
         function: Callable[[Tensor], Tensor],

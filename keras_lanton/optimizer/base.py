@@ -130,11 +130,12 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
 
         Raises:
             ValueError: If roles were assigned to other variables than these,
-                or a variable is complex.
+                or a variable is complex or, on PyTorch, a DTensor.
         """
         if self.built:
             return
         _check_real(variables)
+        backend.check_whole(variables)
         specs = self.decide_specs(variables)
         super().build(variables)
         # Not as an attribute of Keras': it would save the model's variables.

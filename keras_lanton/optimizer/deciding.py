@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
 from keras_lanton.optimizer.hooks import Hooks
 from keras_lanton.optimizer.state import StateVariables
@@ -46,7 +47,8 @@ class Deciding(Hooks):
             This optimizer, so that `compile` can take the result.
 
         Raises:
-            ValueError: If the optimizer is built, or the model is not.
+            ValueError: If the optimizer is built, or the model is not; or if
+                parameters are DTensors of PyTorch.
         """
         self._check_not_built("read_roles")
         built = getattr(model, "built", False)
@@ -56,6 +58,7 @@ class Deciding(Hooks):
                 "call it on data once, or `model.build(input_shape)`. "
                 f"Received: model={shown(model)}"
             )
+        backend.check_whole(model.trainable_variables, model)
         self._sources.read_model(model, self._key_of)
         return self
 

@@ -68,3 +68,16 @@ def outcomes(processes):
     if failed:
         raise ExceptionGroup("processes", failed)
     return [one.result() for one in found]
+
+
+def assert_killed(processes):
+    """The first kills itself; the others then end, as by a launcher."""
+    first, *others = processes
+    try:
+        _, errors = first.communicate(timeout=LIMIT)
+    finally:
+        for process in processes:
+            process.kill()
+    for process in others:
+        process.communicate()
+    assert first.returncode == -signal.SIGKILL, errors[-10_000:]

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import pathlib
+import signal
 import socket
 import sys
 
@@ -21,6 +22,7 @@ from keras import layers
 from keras import ops
 
 from helpers.optimizers import lanton
+from helpers.processes import assert_killed
 from helpers.processes import launch
 from helpers.processes import outcome
 from helpers.processes import outcomes
@@ -39,6 +41,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Few steps, in which all noise is measured: training makes rounding grow.
 STEPS, BATCH, CONTEXT, VOCABULARY, WIDTH = 6, 16, 12, 32, 32
 BAD_STEP = 4
+SAVED_AT = 2  # steps; the next measurement of noise is a step later
 # Relative to the largest entry of each weight; observed below.
 TOLERANCE = 1e-5
 
@@ -159,8 +162,9 @@ def compiled(model, optimizer):
     return model
 
 
-def train(model, data, batch_size):
-    x, y, weights = data
+def train(model, data, batch_size, start=0, callbacks=()):
+    """All steps from number `start` on."""
+    x, y, weights = (one[start * batch_size :] for one in data)
     model.fit(
         x,
         y,
@@ -168,7 +172,46 @@ def train(model, data, batch_size):
         batch_size=batch_size,
         shuffle=False,
         verbose=0,
+        callbacks=list(callbacks),
     )
+
+
+class Saves(keras.callbacks.Callback):
+    """Saves after some steps; kills this process a step later, or not."""
+
+    def __init__(self, file, dies):
+        super().__init__()
+        self.file, self.dies = file, dies
+
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 == SAVED_AT:
+            self.model.save_weights(self.file)
+        elif self.dies and batch == SAVED_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def whole_and_resumed(model, go_on, number, saves_to=None, files=()):
+    """Of a run without a pause, and of those that resume from files.
+
+    Args:
+        model: Of `compiled`.
+        go_on: Trains from a step on, with callbacks.
+        number: Of this process.
+        saves_to: A folder: each process saves there, then process 0 dies. On
+            JAX, Keras' first save waits for the other processes.
+        files: Names of such files.
+    """
+    callbacks = []
+    if saves_to is not None:
+        file = f"{saves_to}/{number}.weights.h5"
+        callbacks.append(Saves(file, dies=number == 0))
+    go_on(start=0, callbacks=callbacks)
+    found = [result(model, model.optimizer)]
+    for file in files:
+        load_checkpoint(model, file)
+        go_on(start=SAVED_AT, callbacks=[])
+        found.append(result(model, model.optimizer))
+    return found
 
 
 def result(model, optimizer):
@@ -198,7 +241,9 @@ def set_distribution(rows, columns):
     devices = distribution.list_devices("cpu")
     assert len(devices) == rows * columns
     if columns == 1:
-        made = distribution.DataParallel(devices=devices)
+        made = distribution.DataParallel(
+            devices=devices, auto_shard_dataset=False
+        )
     else:
         mesh = distribution.DeviceMesh(
             (rows, columns), ["batch", "model"], devices=devices
@@ -210,7 +255,7 @@ def set_distribution(rows, columns):
         layout["down/kernel"] = ("model", None)
         layout["tokens/embeddings"] = (None, "model")
         made = distribution.ModelParallel(
-            layout_map=layout, batch_dim_name="batch"
+            layout_map=layout, batch_dim_name="batch", auto_shard_dataset=False
         )
     distribution.set_distribution(made)
 
@@ -285,22 +330,22 @@ def jax_backbone(name):
     return {"difference": float(max(far)), "split": len(split)}
 
 
-def jax_processes(options, address, count, number):
-    """Data parallel over one device of each process."""
+def jax_processes(
+    options, address, count, number, columns=1, bad_step=None, **restarts
+):
+    """On a mesh in which each process has a row."""
     from keras import distribution
 
     distribution.initialize(address, count, number)
-    distribution.set_distribution(
-        distribution.DataParallel(auto_shard_dataset=False)
-    )
+    set_distribution(count, columns)
     model = compiled(make_model(), make_optimizer(options))
-    share = share_of(make_data(), number, count)
+    share = share_of(make_data(bad_step), number, count)
     rows = [one.reshape(-1, one.shape[-1]) for one in share]
-    train(model, rows, BATCH // count)
-    return result(model, model.optimizer)
+    go_on = functools.partial(train, model, rows, BATCH // count)
+    return whole_and_resumed(model, go_on, number, **restarts)
 
 
-def torch_processes(options, file, count, number, bad_step=None):
+def torch_processes(options, file, count, number, bad_step=None, **restarts):
     """They find each other by a file: no port is to be free twice."""
     import torch
 
@@ -312,26 +357,36 @@ def torch_processes(options, file, count, number, bad_step=None):
         rank=number,
         timeout=datetime.timedelta(minutes=4),  # less than the tests wait
     )
-    model = make_model()
-    optimizer = make_optimizer(options)
-    variables = model.trainable_variables
+    model = compiled(make_model(), make_optimizer(options))
     parallel = torch.nn.parallel.DistributedDataParallel(model)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     share = share_of(make_data(bad_step), number, count)
-    for x, y, weights in zip(*share, strict=True):
-        model.zero_grad()
-        y, weights = (ops.convert_to_tensor(one) for one in (y, weights))
-        loss(y, parallel(x), sample_weight=weights).backward()
-        with torch.no_grad():
-            optimizer.apply([v.value.grad for v in variables], variables)
-    found = result(model, optimizer)
+    go_on = functools.partial(torch_loop, parallel, share)
+    found = whole_and_resumed(model, go_on, number, **restarts)
     # What uses the group goes before it, and no process before the other: else
     # one may wait for ever in a destructor.
-    del parallel
+    del parallel, go_on
     gc.collect()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     return found
+
+
+def torch_loop(parallel, share, start, callbacks):
+    """As `train`, with the gradients' mean over the processes."""
+    import torch
+
+    model = parallel.module
+    variables = model.trainable_variables
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for step in range(start, STEPS):
+        x, y, weights = (ops.convert_to_tensor(one[step]) for one in share)
+        model.zero_grad()
+        loss(y, parallel(x), sample_weight=weights).backward()
+        with torch.no_grad():
+            model.optimizer.apply([v.value.grad for v in variables], variables)
+        for callback in callbacks:
+            callback.set_model(model)
+            callback.on_train_batch_end(step)
 
 
 @functools.cache
@@ -456,11 +511,21 @@ def free_address():
         return f"localhost:{free.getsockname()[1]}"
 
 
-def run_processes(name, arguments, count=2):
+def launch_processes(name, arguments, devices=1, count=2):
     """The same case in processes that know of each other."""
     together = {**arguments, "count": count}
     each = [json.dumps({**together, "number": i}) for i in range(count)]
-    return outcomes([launch(__file__, name, one, devices=1) for one in each])
+    return [launch(__file__, name, one, devices=devices) for one in each]
+
+
+def same_outcome(processes):
+    one, two = outcomes(processes)
+    assert one == two
+    return one
+
+
+def run_processes(name, arguments):
+    return same_outcome(launch_processes(name, arguments))
 
 
 def assert_same(found, wanted, bad_step=None):
@@ -498,11 +563,46 @@ def test_devices_of_a_mesh(mesh, name):
 @pytest.mark.parametrize("name", ["defaults", "option_2"])
 @exhaustive
 def test_two_jax_processes(name):
-    one, two = run_processes(
+    (found,) = run_processes(
         "jax_processes", {"options": OPTIONS[name], "address": free_address()}
     )
-    assert one == two
-    assert_same(one, fit(OPTIONS[name]))
+    assert_same(found, fit(OPTIONS[name]))
+
+
+def assert_resumes(start, folder):
+    """Two that are killed, as many that resume, and one, end as one run.
+
+    Args:
+        start: Launches two processes on `whole_and_resumed`.
+        folder: For the files.
+    """
+    by_two, by_one = (str(folder / f"{n}.weights.h5") for n in (0, "one"))
+    assert_killed(start(saves_to=str(folder)))
+    model = compiled(make_model(), make_optimizer({}))
+    data = make_data(BAD_STEP)
+    train(model, data, BATCH, callbacks=[Saves(by_one, dies=False)])
+    alone = result(model, model.optimizer)
+    load_checkpoint(model, by_two)
+    train(model, data, BATCH, start=SAVED_AT)
+    assert_same(result(model, model.optimizer), alone, BAD_STEP)
+
+    whole, resumed, from_one = same_outcome(start(files=[by_two, by_one]))
+    assert resumed == whole
+    assert_same(whole, alone, BAD_STEP)
+    assert_same(from_one, alone, BAD_STEP)
+
+
+@on_jax
+@pytest.mark.parametrize("columns", keep([2, 4], [2], exhaustive))
+def test_killed_jax_processes(columns, tmp_path):
+    """Each with some devices, over which matrices are split."""
+
+    def start(**restarts):
+        arguments = arguments_of("defaults")
+        case = {**arguments, "columns": columns, "address": free_address()}
+        return launch_processes("jax_processes", {**case, **restarts}, columns)
+
+    assert_resumes(start, tmp_path)
 
 
 @on_jax
@@ -549,21 +649,71 @@ def test_every_backbone_with_a_layout_map_is_here():
 
 
 @on_torch
+@exhaustive  # `test_killed_torch_processes` has "defaults-shared_out"
 @pytest.mark.parametrize(
-    "shared",
-    keep([False, True], [True], exhaustive),
-    ids=["each_all", "shared_out"],
+    "shared", [False, True], ids=["each_all", "shared_out"]
 )
-@pytest.mark.parametrize("name", keep(OPTIONS, ["defaults"], exhaustive))
+@pytest.mark.parametrize("name", OPTIONS)
 def test_two_torch_processes(name, shared, tmp_path):
     if name in ("option_2", "left_to_the_compiler", "averages"):
         pytest.skip("not of Keras' `fit`, and without a compiler")
     arguments = arguments_of(name)
     options = {**OPTIONS[name], "shard_orthogonalization": shared}
     own = {"options": options, "file": str(tmp_path / "processes")}
-    one, two = run_processes("torch_processes", {**arguments, **own})
-    assert one == two
-    assert_same(one, fit(**arguments), arguments["bad_step"])
+    (found,) = run_processes("torch_processes", {**arguments, **own})
+    assert_same(found, fit(**arguments), arguments["bad_step"])
+
+
+@on_torch
+def test_killed_torch_processes(tmp_path):
+    def start(**restarts):
+        options = {"shard_orthogonalization": True}
+        meet = {"file": str(tmp_path / "-".join(restarts))}
+        case = {"options": options, "bad_step": BAD_STEP, **meet, **restarts}
+        return launch_processes("torch_processes", case)
+
+    assert_resumes(start, tmp_path)
+
+
+@pytest.fixture
+def mesh_of_one(tmp_path):
+    import torch
+    from torch.distributed import device_mesh
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0
+    )
+    yield device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@on_torch
+@pytest.mark.parametrize("steps", [False, True], ids=["build", "first_step"])
+def test_torch_refuses_distributed_weights(mesh_of_one, steps):
+    import torch
+    from torch.distributed.tensor import distribute_tensor
+
+    kernel = keras.Variable(np.ones((2, 3), "float32"), name="kernel")
+    whole = kernel.value.detach()
+    kernel._value = torch.nn.Parameter(distribute_tensor(whole, mesh_of_one))
+    optimizer = Lanton()
+    with pytest.raises(ValueError, match="whole in every.*Received: 'kernel'"):
+        if steps:
+            optimizer.apply([torch.ones_like(whole)], [kernel])
+        optimizer.build([kernel])
+    assert not optimizer.built
+
+
+@on_torch
+def test_torch_refuses_fully_sharded_models(mesh_of_one):
+    """Keras' variables stay what they were: a step would not be shared."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = make_model()
+    assert Lanton().read_roles(model)
+    fully_shard(model, mesh=mesh_of_one)
+    with pytest.raises(ValueError, match=r"Received: '\S*/\w+', a DTensor"):
+        Lanton().read_roles(model)
 
 
 @on_tensorflow
@@ -588,11 +738,10 @@ def test_mirrored_loop(name):
 @on_tensorflow
 @exhaustive
 def test_two_tensorflow_workers():
-    one, two = run_processes(
+    found = run_processes(
         "tensorflow_loop", {"options": {}, "address": free_address()}
     )
-    assert one == two
-    assert_same(one, fit({}))
+    assert_same(found, fit({}))
 
 
 @on_tensorflow

@@ -505,8 +505,8 @@ def test_two_optimizers_of_one_model(tmp_path):
 def test_savers_of_tensorflow(optimizer, tmp_path):
     tf = pytest.importorskip("tensorflow")
     model = compiled_model(paper(**OPTIONS))
-    if optimizer == "lanton":  # by name: all defaults
-        model.compile(optimizer, **COMPILED)
+    if optimizer == "lanton":  # all defaults
+        model.compile(Lanton(), **COMPILED)
     train(model, 0, 3)
     tf.saved_model.save(model, str(tmp_path / "saved"))
     tf.train.Checkpoint(model).save(str(tmp_path / "checkpoint"))

@@ -40,7 +40,11 @@ parsers = pytest.importorskip("sybil.parsers.markdown")
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Pages whose blocks differ between backends, and the first one.
-ON_EACH = [ROOT / "README.md", ROOT / "docs" / "keras.md"]
+ON_EACH = [
+    ROOT / "README.md",
+    ROOT / "docs" / "keras.md",
+    ROOT / "docs" / "guides" / "several_machines.md",
+]
 NOTEBOOKS = sorted((ROOT / "examples" / "keras_io").glob("*.py"))
 PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 QUOTE = re.compile(

@@ -57,10 +57,20 @@ def test_workflow_only_reads_and_runs_the_makefile(path):
     for job in loaded["jobs"].values():
         for step in job["steps"]:
             if "setup-python" in step.get("uses", ""):
-                assert step["with"]["python-version"] == PYTHON
+                matrix = job.get("strategy", {}).get("matrix", {})
+                pythons = ["${{ matrix.python }}"] if "python" in matrix else []
+                assert step["with"]["python-version"] in (*pythons, PYTHON)
             for keras in ("oldest", "newest"):
                 command = step.get("run", "")
                 assert_makes(command.replace("${{ matrix.keras }}", keras))
+
+
+def test_the_wheel_is_tried_on_every_python_that_is_named():
+    matrix = workflow("tests")["jobs"]["package"]["strategy"]["matrix"]
+    prefix = "Programming Language :: Python :: 3."
+    named = [one for one in PROJECT["project"]["classifiers"] if prefix in one]
+    assert matrix["python"] == [one.split()[-1] for one in named]
+    assert PYTHON in matrix["python"]
 
 
 def test_matrix_is_the_makefiles():
