@@ -236,7 +236,7 @@ BY_PLACE = {
     **PLACES,
 }
 DEFAULT_RATE = Grid(
-    caption="`Lanton()`",
+    caption="`Lanton()` by rate, one seed",
     of="size, tokens per batch, length",
     rows=tuple(
         (place, run_for("lanton", rate, **fields))
