@@ -269,7 +269,7 @@ def main(argv=None):
     add = parser.add_argument
     add("--results", type=pathlib.Path, default=runs.RESULTS)
     add("--docs", type=pathlib.Path, default=DOCS, help="of the pages")
-    add("--table", nargs="+", metavar="NAME", choices={**TABLES, **BODIES})
+    add("--table", nargs="+", metavar="NAME", choices=bodies())
     add("--group-by", nargs="+", metavar="COLUMN", default=[])
     add("--columns", nargs="+", metavar="COLUMN", default=[])
     add("--where", default="", metavar="QUERY", help="as pandas has it")
@@ -278,8 +278,7 @@ def main(argv=None):
     if not results.lines:
         raise SystemExit(f"There are no results in {args.results}.")
     for name in args.table or ():
-        shown_as = shown(TABLES[name]) if name in TABLES else BODIES[name]
-        print(f"{shown_as(results)}\n")
+        print(f"{bodies()[name](results)}\n")
     if args.table:
         return
     if not args.group_by:

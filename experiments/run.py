@@ -127,8 +127,8 @@ class Results:
     diverged), what else its kind measures, `"seconds"`, `"machine"`, `"date"`
     and `"commit"`: of the code, or where older results were collected, of
     their first commit. `"questions"` names what it answers.
-    `"repeat"` marks another result of a run that has
-    a line already. The file need not exist.
+    `"repeat"` marks another result of a run that has a line already. The file
+    need not exist.
     """
 
     def __init__(self, path: pathlib.Path = RESULTS):

@@ -6,8 +6,12 @@ from keras import ops
 from keras_lanton.backends import backend
 from keras_lanton.types import Tensor
 
-# Of a dense product's time, on an H200; and the least side that gains.
-SHARE, MIN_SIDE = 0.65, 2048
+# From these sides on, and from so many pairs of tiles of 128, the kernel was
+# faster on an H200 (bfloat16, benchmarks/results/gpu_h200/kernels_torch.json).
+# beta C + alpha A B took 0.64 of cuBLAS' time for four matrices of 2048, 0.50
+# for one of 4096 and 0.92 for one of 2048; A A^T 0.87, 0.71 and 1.2.
+MIN_SIDE, MIN_SIDE_ALONE, MIN_PAIRS = 2048, 4096, 264
+SHARE = 0.65  # of a dense product's time
 
 _settings = {"enabled": False}
 
@@ -44,6 +48,22 @@ def uses_gpu_kernels() -> bool:
     return _settings["enabled"]
 
 
+def is_faster(A: Tensor, *, adds: bool) -> bool:
+    """Returns whether the kernel is faster than a dense product.
+
+    Args:
+        A: `(n, s, k)`, the first factor.
+        adds: Whether the product is added to another matrix.
+    """
+    half = keras.backend.standardize_dtype(A.dtype) != "float32"
+    if not half or len(A.shape) != 3:
+        return False
+    n, s, _ = A.shape
+    tiles = -(-s // 128)
+    large = s >= (MIN_SIDE if adds else MIN_SIDE_ALONE)
+    return bool(large and n * tiles * (tiles + 1) // 2 >= MIN_PAIRS)
+
+
 def symmetric_product(
     A: Tensor,
     B: Tensor,
@@ -65,7 +85,7 @@ def symmetric_product(
     """
     from keras_lanton.fast import triton_kernels
 
-    if triton_kernels.is_faster(A, adds=C is not None):
+    if is_faster(A, adds=C is not None) and triton_kernels.available(A):
         return triton_kernels.symmetric_product(A, B, C, beta=beta, alpha=alpha)
     if C is None:
         return ops.matmul(A, B)

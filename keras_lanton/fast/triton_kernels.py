@@ -20,12 +20,6 @@ except ImportError:  # PyTorch's builds for the CPU come without it.
     # What the kernel's signature names.
     tl = types.SimpleNamespace(constexpr=None)
 
-# The least side, and the fewest pairs of tiles of 128, for which the kernel was
-# faster on an H200 (bfloat16, benchmarks/results/gpu_h200/kernels_torch.json).
-# beta C + alpha A B took 0.64 of cuBLAS' time for four matrices of 2048, 0.50
-# for one of 4096 and 0.92 for one of 2048; A A^T 0.87, 0.71 and 1.2.
-LEAST = {"adds": (2048, 264), "alone": (4096, 264)}
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 # The most blocks that CUDA takes on the second axis of a grid.
@@ -128,21 +122,6 @@ def available(x: Tensor) -> bool:
         Triton interprets its kernels.
     """
     return triton is not None and (INTERPRETED or bool(x.is_cuda))
-
-
-def is_faster(A: Tensor, *, adds: bool) -> bool:
-    """Returns whether the kernel is faster than a dense product.
-
-    Args:
-        A: `(n, s, k)`, the first factor.
-        adds: Whether the product is added to another matrix.
-    """
-    if A.ndim != 3 or A.dtype == torch.float32 or not available(A):
-        return False
-    n, s, _ = A.shape
-    side, pairs = LEAST["adds" if adds else "alone"]
-    tiles = -(-s // 128)
-    return bool(s >= side and n * tiles * (tiles + 1) // 2 >= pairs)
 
 
 def tile_sizes(s: int, k: int, dtype: torch.dtype) -> tuple[int, int, int]:
