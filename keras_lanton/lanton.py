@@ -111,8 +111,8 @@ class Lanton(LMOOptimizer):
         step_scale: How the size of hidden updates depends on their shape.
             `"rms_matched"`: hidden_scale sqrt(max(d_in, d_out)) U V^T, whose
             RMS is hidden_scale at any shape. `"fan_in"`: the same times
-            sqrt(768 / d_in), so that narrow models need no other learning
-            rate. `"operator"`: sqrt(d_out / d_in) U V^T.
+            sqrt(768 / d_in): the best rate changes less with the width.
+            `"operator"`: sqrt(d_out / d_in) U V^T.
         auxiliary_adamw: AdamW for some roles, instead of lines 6 to 10. None:
             AdamW updates no role.
         newton_schulz: Settings of Newton-Schulz, for hidden matrices.
@@ -251,8 +251,7 @@ class Lanton(LMOOptimizer):
         AdamW updates embeddings and heads, besides gains and biases: signs
         would change all rows of an embedding by the same amount. Nothing
         decays, because decay pulls to zero and not to the pretrained weights.
-        `beta_1` is 0.9, because fine-tuning is short. This optimizer forgets
-        less than `Lanton()` where both learn as much (docs/results.md).
+        `beta_1` is 0.9, because fine-tuning is short.
 
         Args:
             learning_rate: As in the constructor. Half of the best rate of

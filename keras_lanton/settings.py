@@ -218,7 +218,7 @@ class NewtonSchulz(Part):
             before.
         max_temporary_bytes: Limit of the temporary memory for matrices that
             are orthogonalized together; at least one variable at a time.
-            Defaults to 512 MiB.
+            Defaults to 1 GiB on a GPU, else to 512 MiB.
         shard: Whether each device orthogonalizes and measures a share of the
             matrices, and then gets the updates of all. None: on JAX, over the
             mesh of the weights. True: also on PyTorch, over the processes of

@@ -120,8 +120,7 @@ optimizer.read_roles(model)
 histories = {"LANTON": train(model, optimizer)}
 
 """
-SGD with momentum gets the same initial weights and the same batches. Each rate
-is one of the best of several, factors of two apart.
+SGD with momentum gets the same initial weights and the same batches.
 """
 
 sgd = keras.optimizers.SGD(falling(0.1), momentum=0.9, nesterov=True)

@@ -175,14 +175,14 @@ print(f"{model.count_params():,} weights are trained")
 
 `enable_lora(rank)` freezes all weights and adds two factors A and B to each
 kernel of queries and values. Both are matrices, and LANTON orthogonalizes the
-update of both. Biases of queries and values are trained, too. The rate is three
+update of both. Biases of queries and values are trained, too. The rate is four
 times that of all weights.
 """
 
 backbone, model = make_model()
 model.set_weights(pretrained.get_weights())
 backbone.enable_lora(rank=4)
-optimizer = Lanton.for_fine_tuning(schedule(7.5e-3, FINE_TUNING))
+optimizer = Lanton.for_fine_tuning(schedule(1e-2, FINE_TUNING))
 found["LoRA"] = train(model, optimizer, new, FINE_TUNING)
 optimizer.summary()
 
@@ -217,5 +217,5 @@ plt.show()
 ## Where to go on
 
 A lower rate forgets less, with both. `docs/guides/training.md` explains what
-to choose, and compares LANTON with AdamW and D-Muon.
+to choose.
 """

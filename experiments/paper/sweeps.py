@@ -6,6 +6,7 @@ tuned on the same number of rates.
 """
 
 from experiments import hyperparameters
+from experiments.contestants import CONTESTANTS
 from experiments.run import Run
 from experiments.search import Grid
 from experiments.search import Table
@@ -15,21 +16,16 @@ from experiments.styles import STYLES
 
 STEPS, WARMUP = 250, 25
 SEEDS = (1, 2, 3)  # the first one tunes
-OURS, PAPERS, THEIRS = (
-    STYLES[method][0] for method in ("lanton", "lanton_paper", "d_muon")
-)
-# Lanton has the paper's kind of noise here, between matrices, and the earlier
-# sizes of updates. Muon's second rate is not tuned by itself: half of the first
-# gives AdamW what it has under D-Muon at hidden steps of equal size.
+LABELS = {
+    **{method: label for method, (label, _, _) in STYLES.items()},
+    "lanton": "`Lanton()`",
+    "lanton_paper": "`Lanton.paper()`",
+}
+OURS, PAPERS = LABELS["lanton"], LABELS["lanton_paper"]
+# Muon's second rate is not tuned by itself: half of the first gives AdamW what
+# it has under D-Muon at hidden steps of equal size.
 OPTIONS = {
-    "lanton": {
-        "beta_1": 0.9,
-        "bias_correction": False,
-        "embedding_scale": 200.0,
-        "noise.alpha_unit": "group_noise",
-        "noise.within_matrices": False,
-        "step_scale": "rms_matched",
-    },
+    "lanton": CONTESTANTS["lanton"].options,
     "adamw": {"global_clipnorm": 1.0},
     "mars": {"global_clipnorm": 1.0},
     "muon": {"auxiliary_adamw.lr_ratio": 0.5},
@@ -42,7 +38,7 @@ METHODS = {
 }
 # The second of four rates by factors of 2.
 SECOND = {
-    "lanton": 2e-2,
+    "lanton": 5e-3,
     "lanton_paper": 1e-2,
     "d_muon": 2e-2,
     "muon": 4e-2,
@@ -76,8 +72,6 @@ def run_of(method, rate, changes=(), model="gpt2", **fields):
         **OPTIONS.get(method, {}),
         **dict(changes),
     }
-    if "embedding" in options.get("auxiliary_adamw.roles", ()):
-        del options["embedding_scale"]  # AdamW has none
     steps = fields.get("steps", STEPS)
     given = {
         "text": "stdlib",
@@ -101,9 +95,10 @@ def run_of(method, rate, changes=(), model="gpt2", **fields):
 
 def image_run(method, rate):
     """A run of the CNN."""
-    options = hyperparameters.image_options(method)
     if method == "lanton":
-        options = {**options, **OPTIONS[method]}
+        options = {**OPTIONS[method], "weight_decay": None}
+    else:
+        options = hyperparameters.image_options(method)
     return Run(
         kind="images",
         optimizer=method,
@@ -120,7 +115,7 @@ def image_run(method, rate):
 
 GRIDS = {
     model: {
-        STYLES[method][0]: [
+        LABELS[method]: [
             run_of(method, rate, model=model) for rate in around(SECOND[method])
         ]
         for method in methods
@@ -128,30 +123,34 @@ GRIDS = {
     for model, methods in METHODS.items()
 }
 IMAGE_GRIDS = {
-    STYLES[method][0]: [image_run(method, rate) for rate in around(second)]
+    LABELS[method]: [image_run(method, rate) for rate in around(second)]
     for method, second in IMAGE_SECOND.items()
 }
 LOSSES = tuple(
     Table(caption=name, decide=at_best(GRIDS[model]), reference=OURS)
     for model, name in (("gpt2", "GPT-2"), ("llama", "Llama"))
 )
-BOTH = (("lanton", OURS), ("d_muon", THEIRS))
+# Rates of both on the GPT-2; the best of them.
+RATES = {"lanton": around(2.5e-3, 5), "d_muon": around(1e-2, 5)}
+BEST_RATE = {"lanton": 5e-3, "d_muon": 4e-2}
 BASE_RATE = Grid(
     caption="GPT-2, mean over 2 seeds",
     rows=tuple(
-        (label, run_of(method, rate))
-        for method, label in BOTH
-        for rate in around(1e-2, 7)
+        (LABELS[method], run_of(method, rate))
+        for method, rates in RATES.items()
+        for rate in rates
     ),
     seeds=SEEDS[:2],
 )
-BEST_RATE = 4e-2  # of both methods, on the GPT-2
 BATCH_SIZE = Grid(
     caption="GPT-2, mean over 3 seeds, by batch size",
     by="batch_size",
     rows=tuple(
-        (label, run_of(method, BEST_RATE, batch_size=b, steps=STEPS * 16 // b))
-        for method, label in BOTH
+        (
+            LABELS[method],
+            run_of(method, rate, batch_size=b, steps=STEPS * 16 // b),
+        )
+        for method, rate in BEST_RATE.items()
         for b in (8, 16, 32, 64)
     ),
     seeds=SEEDS,
@@ -159,12 +158,9 @@ BATCH_SIZE = Grid(
 # On the way, every so many steps: the noise, and the rates.
 MEASURED = Table(
     caption="Llama",
-    decide=at_best(
-        {label: GRIDS["llama"][label] for label in (OURS, PAPERS)},
-        every=STEPS // 20,
-    ),
+    decide=at_best({PAPERS: GRIDS["llama"][PAPERS]}, every=STEPS // 20),
     seeds=SEEDS[:1],
-    reference=OURS,
+    reference=PAPERS,
 )
 
 
@@ -173,7 +169,7 @@ def reference(name, accumulate=None, **fields):
     changes = {"noise.reference": name}
     if accumulate:
         changes["gradient_accumulation_steps"] = accumulate
-    return run_of("lanton", BEST_RATE, changes, **fields)
+    return run_of("lanton", BEST_RATE["lanton"], changes, **fields)
 
 
 TWICE = {"batch_size": 32, "steps": STEPS // 2}

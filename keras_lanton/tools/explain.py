@@ -39,7 +39,7 @@ FUSED = {
 }
 ATTENTION = re.compile(r"attention|attn|/mha", re.IGNORECASE)
 MANY_OUTPUTS = 8192
-USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/paper.md, sections 1 and 11
+USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/method.md
 # Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
 # the most of the paper's tables.
 OVER_ADAMW = (2.0, 50.0)
@@ -194,7 +194,10 @@ def _role(
     """The variables of a role, and the size of their updates."""
     matrices = sum(spec.batch for spec in specs)
     blocks = collections.Counter(block_of(spec) for spec in specs)
-    kinds = ", ".join(f"{count} {name}" for name, count in blocks.items())
+    kinds = ", ".join(
+        f"{count} {IN_WORDS.get(block, block)}"
+        for block, count in blocks.items()
+    )
     text = f"{role}: {len(specs)} variables ({kinds}), {_size(specs):,} weights"
     if matrices > len(specs):
         text += f" in {matrices} matrices"
@@ -213,6 +216,13 @@ def _role(
     return f"{text}; {HOW[role]}, updates of RMS {span}."
 
 
+# Of `block_of`, where its name needs one.
+IN_WORDS = {
+    "qk": "queries and keys",
+    "vo": "values and attention outputs",
+    "mlp": "other kernels",
+    "norm": "gains and biases",
+}
 HOW = {
     "hidden": "their momentum is orthogonalized",
     "embedding": "by their momentum's signs or rows",
@@ -252,8 +262,9 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
         if rate.within_matrices:
             yield (
                 "The noise of rows and columns is measured too: hidden "
-                "matrices are updated in units of it, and entries of tables "
-                "and heads whose momentum is mostly noise get smaller updates."
+                "matrices are updated in units of it, and entries of "
+                "embeddings and heads whose momentum is mostly noise get "
+                "smaller updates."
             )
     decay = optimizer.decay
     excluded = optimizer.get_config()["weight_decay_exclude"]

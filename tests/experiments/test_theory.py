@@ -39,7 +39,7 @@ def test_run():
     np.testing.assert_allclose(result["noise"]["predicted"][0], 1.0)
     # All layers equally noisy: there is nothing to adapt to.
     assert result["noise"]["own"][0] == pytest.approx(1.0, abs=0.05)
-    assert "exponent" in report.theory_table(result)
+    assert "| 1 | 1.00 |" in report.theory_table(result)
 
 
 def test_smoothness_is_1():

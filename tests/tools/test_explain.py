@@ -28,7 +28,8 @@ def test_explain():
     for part in (
         "Lanton updates the 1,",
         "weights of small (",
-        "hidden: 4 variables (2 qk, 2 vo), 256 weights",
+        "hidden: 4 variables (2 queries and keys, 2 values and attention "
+        "outputs), 256 weights",
         "updates of RMS 0.0098.",
         "embedding: 2 variables (1 embedding, 1 head)",
         "AdamW updates them, at 1 times the rate",
