@@ -133,7 +133,7 @@ class Lanton(LMOOptimizer):
         cautious_weight_decay: Whether entries that the update moves away from
             0 do not decay (Chen et al. 2025).
         rate_multipliers: Factors on the learning rate, of at least 0, by
-            regular expression on variable paths: `{"^head/": 10.0}`. 0
+            regular expression on variable paths: `{"head/": 10.0}`. 0
             freezes. If several expressions match a path, their factors are
             multiplied. `layerwise_decay` makes such a dict.
         name: Name of the optimizer. Defaults to one that Keras numbers.

@@ -9,6 +9,7 @@ Methods that are private in Keras are overridden and read in `hooks` alone.
 
 import functools
 import math
+import warnings
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -141,6 +142,8 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
         # Not as an attribute of Keras': it would save the model's variables.
         object.__setattr__(self, "built_on", tuple(variables))
         updated = [i for i, v in enumerate(variables) if _is_updated(v)]
+        for said in self.without_effect(specs):
+            warnings.warn(said, stacklevel=2)
         decayed = self._decide_decay(variables, specs)
         multipliers = self.multipliers_of(specs)
         self._layout = VariableLayout(

@@ -1,8 +1,8 @@
 """An optimizer's decisions on its variables: roles, decay, multipliers."""
 
+import difflib
 import math
 import re
-import warnings
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -168,8 +168,9 @@ class Deciding(Hooks):
         """
         self._check_built("summary")
         steps = [self.describe_step(spec) for spec in self.layers]
-        factors = self._layout.rate_multipliers
-        notes = [self._memory(), *table.describe_multipliers(factors)]
+        factors = self.multipliers_of(self.layers)
+        told = table.describe_multipliers(self.layers, factors)
+        notes = [self._memory(), *told]
         table.print_summary(self.layers, print_fn, steps=steps, notes=notes)
 
     def describe_step(self, spec: VariableSpec) -> str:
@@ -229,11 +230,30 @@ class Deciding(Hooks):
         self, variables: Sequence[Any], specs: Sequence[VariableSpec]
     ) -> list[bool]:
         """Returns whether weight decay applies to each variable."""
-        patterns = self._weight_decay_exclude or ()
-        found = _matching("weight_decay_exclude", patterns, specs)
+        found = _matching(self._weight_decay_exclude or (), specs)
         return [
             self.may_decay(variable) and not matching
             for variable, matching in zip(variables, found, strict=True)
+        ]
+
+    def without_effect(self, specs: Sequence[VariableSpec]) -> list[str]:
+        """Says which patterns of arguments match no variable's path.
+
+        Args:
+            specs: Of the variables, from `layers` or `decide_specs`.
+        """
+        given = {
+            "rate_multipliers": self._rate_multipliers or {},
+            "weight_decay_exclude": self._weight_decay_exclude or (),
+        }
+        paths = [spec.path for spec in specs]
+        return [
+            f"`{name}` has a pattern that matches no variable path. The "
+            f"nearest is {difflib.get_close_matches(pattern, paths, 1, 0.0)}. "
+            f"Received: {pattern!r}"
+            for name, patterns in given.items()
+            for pattern in patterns
+            if not any(re.search(pattern, path) for path in paths)
         ]
 
     def multipliers_of(self, specs: Sequence[VariableSpec]) -> list[float]:
@@ -243,7 +263,7 @@ class Deciding(Hooks):
             specs: Of the variables, from `layers` or `decide_specs`.
         """
         factors = self._rate_multipliers or {}
-        found = _matching("rate_multipliers", tuple(factors), specs)
+        found = _matching(tuple(factors), specs)
         return [
             math.prod(float(factors[pattern]) for pattern in matching)
             for matching in found
@@ -274,19 +294,11 @@ class Deciding(Hooks):
 
 
 def _matching(
-    name: str, patterns: Sequence[str], specs: Sequence[VariableSpec]
+    patterns: Sequence[str], specs: Sequence[VariableSpec]
 ) -> list[list[str]]:
-    """The patterns of an argument that match each variable's path.
+    """The patterns that match each variable's path.
 
     A loaded optimizer has the paths that were saved: those of a loaded model
     may have other numbers, or lack the model's own name.
     """
-    paths = [spec.path for spec in specs]
-    for pattern in patterns:
-        if not any(re.search(pattern, path) for path in paths):
-            warnings.warn(
-                f"`{name}` has a pattern that matches no variable path. "
-                f"Received: {pattern!r}",
-                stacklevel=4,
-            )
-    return [[p for p in patterns if re.search(p, path)] for path in paths]
+    return [[p for p in patterns if re.search(p, x.path)] for x in specs]

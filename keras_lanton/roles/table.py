@@ -1,6 +1,5 @@
 """The table that `optimizer.summary()` prints."""
 
-import collections
 import io
 import math
 import re
@@ -23,6 +22,7 @@ from keras_lanton.roles.spec import in_words
 from keras_lanton.types import ROLES
 
 WIDTH = 32  # of the column of paths
+NAMED = 3  # paths of a line that are written out
 
 
 def print_summary(
@@ -126,19 +126,26 @@ def _doubts(specs: Sequence[VariableSpec]) -> list[str]:
     return [*lines, advice] if lines else []
 
 
-def describe_multipliers(factors: Sequence[float]) -> list[str]:
-    """A line on the variables whose rate is not the base rate, if any.
+def describe_multipliers(
+    specs: Sequence[VariableSpec], factors: Sequence[float]
+) -> list[str]:
+    """Lines on the variables whose rate is not the base rate.
 
     Args:
+        specs: Of the variables.
         factors: On the rate, one per variable.
     """
-    counts = collections.Counter(factors)
-    told = [
-        f"{count} at {factor:g} times the rate" if factor else f"{count} frozen"
-        for factor, count in sorted(counts.items())
-        if factor != 1.0
-    ]
-    return [f"rate_multipliers: {', '.join(told)} (variables)"] if told else []
+    paths: dict[float, list[str]] = {}
+    for spec, factor in zip(specs, factors, strict=True):
+        paths.setdefault(factor, []).append(spec.path)
+    lines = []
+    for factor, some in sorted(paths.items()):
+        if factor != 1.0:
+            told = f"{factor:g} times the rate" if factor else "frozen"
+            more = len(some) - NAMED
+            rest = f" and {more} more" if more > 0 else ""
+            lines.append(f"{told}: {', '.join(some[:NAMED])}{rest}")
+    return lines
 
 
 def describe_memory(

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 import zipfile
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -96,13 +97,23 @@ def _check_optimizer(model: keras.Model, path: str) -> None:
     """ValueError if the state is of an optimizer here, the model's of Keras.
 
     Keras' optimizers only warn of a state that is not theirs, and leave it out.
+    A model without an optimizer may take the weights alone: a warning.
     """
     optimizer = getattr(model, "optimizer", None)
-    if optimizer is None or _is_ours(optimizer.variables):
+    if optimizer is not None and _is_ours(optimizer.variables):
         return
     with _weights_of(path) as weights:
         saved = weights.get("optimizer/vars", {})
-        if _is_ours([saved[str(i)] for i in range(len(saved))]):
+        if not _is_ours([saved[str(i)] for i in range(len(saved))]):
+            return
+        if optimizer is None:
+            warnings.warn(
+                "The file has the state of the optimizer "
+                f"{saved.attrs['name']!r}, which is left out: the model is not "
+                f"compiled. Received: path={path!r}",
+                stacklevel=3,
+            )
+        else:
             raise ValueError(
                 f"it has the state of the optimizer {saved.attrs['name']!r}. "
                 "Compile the model with that optimizer first: a task of "

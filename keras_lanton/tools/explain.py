@@ -103,13 +103,15 @@ def explain(
         for role in ROLES
         if any(spec.role == role for spec in specs)
     ]
-    lines += table.describe_multipliers(optimizer.multipliers_of(specs))
+    factors = optimizer.multipliers_of(specs)
+    lines += table.describe_multipliers(specs, factors)
     lines += list(_rest(optimizer))
     found = [
         f"{path} has a low-rank adapter of zeros, as Keras loads it: it never "
         "learns. docs/guides/training.md says what to do."
         for path in zero_adapters(variables)
     ]
+    found += optimizer.without_effect(specs)
     found += _suspicions(specs, optimizer, rate, adamw_rate)
     lines.append("Look at:" if found else "Nothing looks suspicious.")
     lines += [f"- {one}" for one in found]

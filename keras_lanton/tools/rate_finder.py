@@ -31,7 +31,8 @@ from keras_lanton.validation import shown
 MOST_RATES = 8  # so that a search ends
 WARMUP = 0.1  # of the steps
 MEASURED = 0.1  # of the steps: the last ones, whose losses count
-WORSE = 2.0  # times the first loss ends a run
+COMPARED = 10  # batches, at least, whose losses the start has
+WORSE = 2.0  # times the largest loss of the start ends a run
 NUMBERS: Numbers = {"batch_size": COUNT, "steps": COUNT, "seed": SEED}
 
 
@@ -227,6 +228,26 @@ class _Runs:
         self.start = [
             ops.convert_to_numpy(variable).copy() for variable in self.variables
         ]
+        self.limit = WORSE * self._largest_at_start()
+
+    def _largest_at_start(self) -> float:
+        """The largest size of a loss of the weights as they are.
+
+        One batch alone may have a loss that is far below the others'.
+
+        Raises:
+            ValueError: If one is not finite.
+        """
+        self.optimizer.learning_rate = 0.0
+        count = max(COMPARED, round(MEASURED * len(self.batches)))
+        losses = [loss_of_step(self.model, x) for x in self.batches[:count]]
+        for loss in losses:
+            if not np.isfinite(loss):
+                raise ValueError(
+                    "The loss must be finite before the first step. "
+                    f"Received: {loss}"
+                )
+        return float(np.max(np.abs(losses)))
 
     def __call__(self, rate: float) -> float:
         """The mean loss of the last steps; infinite if the run diverges.
@@ -235,7 +256,7 @@ class _Runs:
             rate: The peak rate.
 
         Raises:
-            ValueError: If the first loss is not finite.
+            ValueError: If no gradient is finite.
         """
         for variable, value in zip(self.variables, self.start, strict=True):
             variable.assign(value)
@@ -250,12 +271,7 @@ class _Runs:
             self.optimizer.learning_rate = rate * _factor(k, steps)
             losses.append(loss_of_step(self.model, batch))
             progress.update(k + 1, [("peak_rate", rate), ("loss", losses[-1])])
-            if not np.isfinite(losses[0]):
-                raise ValueError(
-                    "The loss must be finite on the first batch. "
-                    f"Received: {losses[0]}"
-                )
-            if not losses[-1] <= WORSE * abs(losses[0]):
+            if not losses[-1] <= self.limit:
                 if k + 1 < steps:  # else the bar has ended its line already
                     progress.update(k + 1, finalize=True)
                 return math.inf

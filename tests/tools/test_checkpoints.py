@@ -125,6 +125,13 @@ def test_weights_without_a_state(saved, target, tmp_path):
     assert_same_weights(other, model)
 
 
+def test_a_state_without_an_optimizer_is_told(tmp_path):
+    path = tmp_path / "model.keras"
+    compiled(Lanton(name="mine"), steps=1).save(path)
+    with pytest.warns(UserWarning, match="'mine', which is left out"):
+        load_checkpoint(make_model(6), path)
+
+
 def test_adapters_that_are_loaded_as_zeros_are_told(tmp_path):
     """Keras saves the sum of kernel and adapter."""
     inputs = keras.Input((4,), dtype="int32")

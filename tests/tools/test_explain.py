@@ -167,8 +167,23 @@ def test_multipliers_and_the_decay_of_adamw():
     )
     text = told(model, optimizer)
     assert "frozen" in text
-    assert "at 10 times the rate (variables)" in text
+    assert "10 times the rate: attention/value/kernel" in text
     assert "what AdamW updates: 0 times its rate" in text
+
+
+def test_patterns_that_match_nothing():
+    """A `Sequential` has its own name in front of its paths."""
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(2, name="head")], name="all"
+    )
+    optimizer = Lanton(
+        rate_multipliers={"^head/": 0.0}, weight_decay_exclude=["^head"]
+    )
+    text = told(model, optimizer)
+    assert "Nothing looks suspicious" not in text
+    assert "all/head/bias" in text
+    with pytest.warns(UserWarning, match="`rate_multipliers` has a pattern"):
+        optimizer.build(model.trainable_variables)
 
 
 def test_an_optimizer_of_another_model():

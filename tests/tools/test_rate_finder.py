@@ -120,6 +120,15 @@ def test_diverging_run_is_not_the_best(tmp_path, capsys):
 
 
 @logic
+def test_an_easy_first_batch_ends_no_run():
+    x, y = make_data()
+    easy = (x[:32], np.zeros_like(y[:32]))
+    batches = [easy, *((x[i : i + 32], 3 * y[i : i + 32]) for i in (32, 64))]
+    found = find(make_model(), batches)
+    assert np.isfinite(found.losses).all()
+
+
+@logic
 def test_each_run_starts_from_the_same_state():
     """So the order of the rates does not matter."""
     both, one = (
