@@ -36,6 +36,8 @@ LARGER = {
     "d_muon": "D-Muon",
     "lanton_adamw_embeddings": "`Lanton()`, embeddings by AdamW",
     "lanton_defaults": "`Lanton()`",
+    "lanton_polar_express": "`Lanton()`, Polar Express",
+    "lanton_polar_express_1000": "the same, `embedding_scale=1000`",
     "lanton_defaults_control": "`Lanton(noise=None)`",
     "adamw_tables": "AdamW",
 }
@@ -53,9 +55,10 @@ TABLES = {
     "momentum": sweeps.MOMENTUM,
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
-    "adamw": (tasks.ADAMW,),
+    "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),
     "embeddings": sweeps.EMBEDDINGS,
     "memory": (sweeps.MEMORY,),
+    "newton_schulz": (sweeps.NEWTON_SCHULZ,),
 }
 
 

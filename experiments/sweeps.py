@@ -470,6 +470,44 @@ EMBEDDINGS = (
     ),
 )
 
+# Newton-Schulz by its coefficients.
+COEFFICIENTS = "newton_schulz.coefficients"
+NEWTON_SCHULZ = Grid(
+    caption="`Lanton(newton_schulz=NewtonSchulz(coefficients=...))`, 400 steps",
+    by=COEFFICIENTS,
+    of="width",
+    rows=tuple(
+        (size, run_for("lanton", 5e-3, {COEFFICIENTS: name}, **fields))
+        for size in ("S", "M", "L", "XL")
+        for name in ("cubic", "jordan", "polar_express")
+        if (size, name) != ("XL", "jordan")  # its runs are long
+        for fields in ({"size": size, "steps": 400},)
+    ),
+)
+# `Lanton.from_adamw` of an AdamW at its best rate.
+FROM_ADAMW = Grid(
+    caption="GPT-2, S, 1,024 tokens",
+    rows=(
+        ("AdamW", run_for("adamw", 4e-3)),
+        (
+            "`Lanton.from_adamw(adamw)`",
+            run_for(
+                "lanton",
+                2e-2,
+                {
+                    "auxiliary_adamw.beta_1": 0.9,
+                    "auxiliary_adamw.beta_2": 0.95,
+                    "auxiliary_adamw.epsilon": 1e-7,
+                    "auxiliary_adamw.epsilon_before_debiasing": True,
+                    "global_clipnorm": 1.0,
+                    "step_scale": "rms_matched",
+                },
+            ),
+        ),
+        ("`Lanton()`", run_for("lanton", 5e-3)),
+    ),
+)
+
 # -- The CNN -----------------------------------------------------------------
 
 CNN = Table(
@@ -490,9 +528,10 @@ QUESTIONS = {
     "decay": (DECAY,),
     "momentum": MOMENTUM,
     "embeddings": EMBEDDINGS,
+    "newton_schulz": (NEWTON_SCHULZ,),
     "memory": (MEMORY,),
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
-    "adamw": (ADAMW,),
+    "adamw": (ADAMW, FROM_ADAMW),
     "batch_sizes": STEPS,
 }

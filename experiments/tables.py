@@ -303,16 +303,21 @@ def grid_table(grid, results):
         cells = ["" if np.isnan(x) else f"{x:.4f}" for x in losses]
         rows.append([label, *cells])
         found.append(_best_and_window(losses.dropna(), rates))
-    head = [grid.of, *(f"{value:g}" for value in frame.columns)]
+    head = [grid.of, *map(_told, frame.columns)]
     if any(map(any, found)):
         head += ["best rate", "window"] if rates else ["best"]
         rows = [[*row, *more] for row, more in zip(rows, found, strict=True)]
     return f"{grid.caption}.\n\n{markdown(head, rows)}"
 
 
+def _told(value):
+    """A value of an argument, as a head of a column."""
+    return f"`{value}`" if isinstance(value, str) else f"{value:g}"
+
+
 def _best_and_window(losses, rates):
     """Cells of a row of a grid, from its losses by value."""
-    if len(losses) < 3:
+    if len(losses) < 3 or isinstance(losses.index[0], str):
         return ["", ""] if rates else [""]
     best = best_rate(losses)
     cells = ["" if best is None else f"{best:.2g}"]

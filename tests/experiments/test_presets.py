@@ -12,6 +12,7 @@ from experiments import hyperparameters
 from experiments import models
 from experiments import optimizers
 from experiments import styles
+from experiments import sweeps
 from experiments.presets import PRESETS
 from helpers.optimizers import config_of
 from helpers.tiers import logic
@@ -137,3 +138,21 @@ def test_data_order_depends_on_seed_and_step_alone():
     np.testing.assert_array_equal(whole, np.concatenate(parts))
     assert len(set(whole[:10])) == 10  # no block twice within an epoch
     assert list(whole[:10]) != list(whole[10:20])
+
+
+def test_the_row_of_from_adamw_is_from_adamw():
+    adamw, ours = (
+        optimizers.construct(
+            run.optimizer, run.learning_rate, options=run.options
+        )
+        for _, run in sweeps.FROM_ADAMW.rows[:2]
+    )
+    # "auto" is the estimator that the row names.
+    noise = dataclasses.replace(ours.noise, estimator="auto")
+    wanted = Lanton.from_adamw(adamw, name=ours.name).get_config()
+    assert Lanton(noise=noise).get_config()["noise"] == wanted.pop("noise")
+    rate = wanted.pop("learning_rate")
+    found = ours.get_config()
+    assert found.pop("learning_rate") == pytest.approx(rate)
+    del found["noise"]
+    assert found == wanted
