@@ -153,6 +153,12 @@ def share_of(data, number, count):
     ]
 
 
+def rows_of(data, number, count):
+    """The same for `fit`: `(STEPS * rows, columns)`."""
+    share = share_of(data, number, count)
+    return [one.reshape(-1, one.shape[-1]) for one in share]
+
+
 def compiled(model, optimizer):
     model.compile(
         optimizer=optimizer,
@@ -339,8 +345,7 @@ def jax_processes(
     distribution.initialize(address, count, number)
     set_distribution(count, columns)
     model = compiled(make_model(), make_optimizer(options))
-    share = share_of(make_data(bad_step), number, count)
-    rows = [one.reshape(-1, one.shape[-1]) for one in share]
+    rows = rows_of(make_data(bad_step), number, count)
     go_on = functools.partial(train, model, rows, BATCH // count)
     return whole_and_resumed(model, go_on, number, **restarts)
 
@@ -387,6 +392,27 @@ def torch_loop(parallel, share, start, callbacks):
         for callback in callbacks:
             callback.set_model(model)
             callback.on_train_batch_end(step)
+
+
+def torch_fit(options, address, count, number, bad_step=None):
+    """Keras' `fit`: it averages the gradients."""
+    import torch
+    from keras import distribution
+
+    torch.set_num_threads(1)
+    distribution.initialize(address, count, number)
+    distribution.set_distribution(
+        distribution.DataParallel(auto_shard_dataset=False)
+    )
+    model = compiled(make_model(), make_optimizer(options))
+    train(model, rows_of(make_data(bad_step), number, count), BATCH // count)
+    found = result(model, model.optimizer)
+    # The group goes after what uses it, as in `torch_processes`.
+    model.ddp_model = None
+    gc.collect()
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    return [found]
 
 
 @functools.cache
@@ -491,6 +517,7 @@ CASES = {
         jax_backbone,
         jax_processes,
         torch_processes,
+        torch_fit,
         tensorflow_mirrored,
         tensorflow_loop,
     )
@@ -661,6 +688,21 @@ def test_two_torch_processes(name, shared, tmp_path):
     options = {**OPTIONS[name], "shard_orthogonalization": shared}
     own = {"options": options, "file": str(tmp_path / "processes")}
     (found,) = run_processes("torch_processes", {**arguments, **own})
+    assert_same(found, fit(**arguments), arguments["bad_step"])
+
+
+@on_torch
+@pytest.mark.skipif(
+    keras.__version__ < "3.16", reason="`fit` of Keras 3.16 averages gradients"
+)
+@pytest.mark.parametrize("shared", keep([False, True], [True], exhaustive))
+def test_fit_of_two_torch_processes(shared):
+    arguments = arguments_of("defaults")
+    own = {
+        "options": {"shard_orthogonalization": shared},
+        "address": free_address(),
+    }
+    (found,) = run_processes("torch_fit", {**arguments, **own})
     assert_same(found, fit(**arguments), arguments["bad_step"])
 
 
