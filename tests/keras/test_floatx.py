@@ -42,10 +42,11 @@ def fit(optimizer):
 @pytest.fixture
 def floatx(request):
     before = keras.config.floatx()
-    keras.config.set_floatx(request.param)
-    with dtype_policy(request.param):  # one may be set already
+    # The policy first: `set_floatx` changes the default one, which it notes.
+    with dtype_policy(request.param):
+        keras.config.set_floatx(request.param)
         yield request.param
-    keras.config.set_floatx(before)
+        keras.config.set_floatx(before)
 
 
 @pytest.mark.parametrize(
