@@ -274,12 +274,12 @@ class Lanton(LMOOptimizer):
     ) -> "Lanton":
         """Lanton with the settings of an AdamW.
 
-        The learning rate, or schedule, is AdamW's times `rate_factor`. The
-        ratio of the best rates was between 1.25 and 5 in our experiments:
-        docs/guides/learning_rate.md. Weight decay, clipping, averages, loss
-        scale and accumulation are AdamW's. Its betas and epsilon go to
-        `auxiliary_adamw`. AdamW's config does not hold the variables that it
-        excludes from weight decay: give `weight_decay_exclude`.
+        The learning rate, or schedule, is AdamW's times `rate_factor`:
+        docs/guides/learning_rate.md has what this ended at. Weight decay,
+        clipping, averages, loss scale and accumulation are AdamW's. Its betas
+        and epsilon go to `auxiliary_adamw`. AdamW's config does not hold the
+        variables that it excludes from weight decay: give
+        `weight_decay_exclude`.
 
         Args:
             adamw: A `keras.optimizers.AdamW` or `Adam`.

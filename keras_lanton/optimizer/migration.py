@@ -10,8 +10,8 @@ from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.settings import NewtonSchulz
 from keras_lanton.validation import shown
 
-# Lanton's best rate over AdamW's: 5 on the demo's GPT-2 and on the Llama of
-# docs/paper.md, 2.5 on its GPT-2; the paper's tables have 6 to 50.
+# Lanton's rate over AdamW's, with updates of one RMS at any width; the paper's
+# tables have 6 to 50. docs/guides/learning_rate.md has what it ended at.
 RATE_OVER_ADAMW = 5.0
 # Arguments that mean the same to every Keras optimizer.
 KEPT = (

@@ -40,8 +40,8 @@ FUSED = {
 ATTENTION = re.compile(r"attention|attn|/mha", re.IGNORECASE)
 MANY_OUTPUTS = 8192
 USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/method.md
-# Lanton's best rate over AdamW's: the least of docs/paper.md, rounded down, and
-# the most of the paper's tables.
+# Lanton's rate over AdamW's, as is usual: about half of `from_adamw`'s factor,
+# and the most of the paper's tables.
 OVER_ADAMW = (2.0, 50.0)
 LORA_RATE = 5e-3  # docs/guides/training.md: start adapters here
 
