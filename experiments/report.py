@@ -58,7 +58,7 @@ TABLES = {
     "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),
     "embeddings": sweeps.EMBEDDINGS,
     "memory": (sweeps.MEMORY,),
-    "newton_schulz": (sweeps.NEWTON_SCHULZ,),
+    "newton_schulz": (sweeps.NEWTON_SCHULZ, sweeps.LONGER_NEWTON_SCHULZ),
 }
 
 

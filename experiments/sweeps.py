@@ -484,6 +484,17 @@ NEWTON_SCHULZ = Grid(
         for fields in ({"size": size, "steps": 400},)
     ),
 )
+LONGER_NEWTON_SCHULZ = Grid(
+    caption="`Lanton(newton_schulz=NewtonSchulz(coefficients=...))`, 20 tokens "
+    "per weight",
+    by=COEFFICIENTS,
+    of="width",
+    rows=tuple(
+        (size, run_for("lanton", rate, {COEFFICIENTS: name}, size=size))
+        for size, rate in (("S", 5e-3), ("M", 2.5e-3))
+        for name in ("cubic", "polar_express")
+    ),
+)
 # `Lanton.from_adamw` of an AdamW at its best rate.
 FROM_ADAMW = Grid(
     caption="GPT-2, S, 1,024 tokens",
@@ -528,7 +539,7 @@ QUESTIONS = {
     "decay": (DECAY,),
     "momentum": MOMENTUM,
     "embeddings": EMBEDDINGS,
-    "newton_schulz": (NEWTON_SCHULZ,),
+    "newton_schulz": (NEWTON_SCHULZ, LONGER_NEWTON_SCHULZ),
     "memory": (MEMORY,),
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
