@@ -37,7 +37,8 @@ LARGER = {
     "lanton_adamw_embeddings": "`Lanton()`, embeddings by AdamW",
     "lanton_defaults": "`Lanton()`",
     "lanton_polar_express": "`Lanton()`, Polar Express",
-    "lanton_polar_express_1000": "the same, `embedding_scale=1000`",
+    "lanton_polar_express_1000": "`Lanton()`, Polar Express, "
+    "`embedding_scale=1000`",
     "lanton_defaults_control": "`Lanton(noise=None)`",
     "adamw_tables": "AdamW",
 }
@@ -103,7 +104,8 @@ def larger(results):
             ].sort_values("learning_rate")
             rates = listed(some["learning_rate"])
             row.append(f"{some['loss'].min():.3f} ({rates})" if rates else "")
-        rows.append(row)
+        if any(row[1:]):
+            rows.append(row)
     return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
 
 

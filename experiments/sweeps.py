@@ -477,11 +477,10 @@ NEWTON_SCHULZ = Grid(
     by=COEFFICIENTS,
     of="width",
     rows=tuple(
-        (size, run_for("lanton", 5e-3, {COEFFICIENTS: name}, **fields))
+        (size, run_for("lanton", 5e-3, {COEFFICIENTS: x}, size=size, steps=400))
         for size in ("S", "M", "L", "XL")
-        for name in ("cubic", "jordan", "polar_express")
-        if (size, name) != ("XL", "jordan")  # its runs are long
-        for fields in ({"size": size, "steps": 400},)
+        for x in ("cubic", "jordan", "polar_express")
+        if (size, x) != ("XL", "jordan")  # its runs are long
     ),
 )
 LONGER_NEWTON_SCHULZ = Grid(

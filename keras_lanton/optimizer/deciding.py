@@ -239,6 +239,10 @@ class Deciding(Hooks):
     def without_effect(self, specs: Sequence[VariableSpec]) -> list[str]:
         """Says which patterns of arguments match no variable's path.
 
+        It is no error: a loaded optimizer has the patterns that were saved,
+        and the paths of a loaded model may have other numbers, or lack the
+        model's own name.
+
         Args:
             specs: Of the variables, from `layers` or `decide_specs`.
         """
@@ -296,9 +300,5 @@ class Deciding(Hooks):
 def _matching(
     patterns: Sequence[str], specs: Sequence[VariableSpec]
 ) -> list[list[str]]:
-    """The patterns that match each variable's path.
-
-    A loaded optimizer has the paths that were saved: those of a loaded model
-    may have other numbers, or lack the model's own name.
-    """
+    """The patterns that match each variable's path."""
     return [[p for p in patterns if re.search(p, x.path)] for x in specs]

@@ -59,7 +59,7 @@ def explain(
     variable, the size of its updates, and the noise that is measured. It warns
     of what looks suspicious: roles and views that are guesses, a head that is
     treated as hidden, a kernel that holds queries, keys and values, an unusual
-    learning rate.
+    learning rate. It also names patterns of arguments that match no variable.
 
     Args:
         model: A built model.

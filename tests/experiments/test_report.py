@@ -156,6 +156,9 @@ def test_the_committed_page_is_of_the_committed_results(name):
     text = (report.DOCS / f"{name}.md").read_text()
     assert text == report.page(name, runs.Results())
     assert "{{" not in text
+    for line in text.splitlines():
+        if line.startswith("| "):  # no row of what has not run
+            assert any(cell.strip() for cell in line.split("|")[2:]), line
 
 
 def test_tables_by_name(capsys):
