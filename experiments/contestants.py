@@ -38,12 +38,16 @@ DEFAULTS = {
     "bias_correction": True,
     "embedding_scale": 300.0,
     "nesterov": True,
-    "newton_schulz.coefficients": "cubic",
+    "newton_schulz.coefficients": "polar_express",
     "step_scale": "fan_in",
     "weight_decay": 0.1,
 }
+# The coefficients that were the default once. Tables that have not been
+# trained with the new ones say so.
+CUBIC = {"newton_schulz.coefficients": "cubic"}
 OF_FINE_TUNING = {
     **DEFAULTS,
+    **CUBIC,
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,
     "embedding_scale": None,
@@ -61,7 +65,7 @@ IMAGE_LANTON = {
     **IMAGES,
     "bias_correction": False,
     "nesterov": True,
-    "newton_schulz.coefficients": "cubic",
+    **CUBIC,
     "step_scale": "fan_in",
 }
 
@@ -80,11 +84,21 @@ CONTESTANTS = {
     "lanton_without_noise": Contestant(
         "`Lanton(noise=None)`", "lanton", {**DEFAULTS, "noise": None}
     ),
+    "cubic": Contestant(
+        "`Lanton()`, cubic", "lanton", {**DEFAULTS, **CUBIC, **SIGNAL}
+    ),
+    "cubic_without_noise": Contestant(
+        "`Lanton(noise=None)`, cubic",
+        "lanton",
+        {**DEFAULTS, **CUBIC, "noise": None},
+    ),
     "lanton_fine_tuning": Contestant(
-        "`Lanton.for_fine_tuning()`", "lanton", {**OF_FINE_TUNING, **SIGNAL}
+        "`Lanton.for_fine_tuning()`, cubic",
+        "lanton",
+        {**OF_FINE_TUNING, **SIGNAL},
     ),
     "lanton_fine_tuning_without_noise": Contestant(
-        "`Lanton.for_fine_tuning(noise=None)`",
+        "`Lanton.for_fine_tuning(noise=None)`, cubic",
         "lanton",
         {**OF_FINE_TUNING, "noise": None},
     ),
@@ -134,7 +148,7 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
-        "`Lanton(beta_1=0.9, bias_correction=False)`",
+        "`Lanton(beta_1=0.9, bias_correction=False)`, cubic",
         "lanton",
         {**IMAGE_LANTON, **SIGNAL},
     ),

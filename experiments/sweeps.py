@@ -17,6 +17,10 @@ REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
 QUICK, LONG = 5.0, 80.0  # tokens per weight
 BOTH = ("lanton", "lanton_without_noise")
 WITHOUT = label_of("lanton_without_noise")
+# The same with the coefficients of Newton-Schulz that were the default
+# before. What has not been trained again has them.
+CUBIC = ("cubic", "cubic_without_noise")
+CUBIC_WITHOUT = label_of("cubic_without_noise")
 LITTLE_DECAY = {"weight_decay": 0.03}
 # Where rates alone are compared: the other arguments, which the searches
 # found.
@@ -170,9 +174,9 @@ NOISE = (
     *(
         Table(
             caption=caption,
-            decide=at_best(runs_at(dict.fromkeys(BOTH, rates), **fields)),
-            reference=WITHOUT,
-            curve=WITHOUT if caption in IN_TOKENS else None,
+            decide=at_best(runs_at(dict.fromkeys(CUBIC, rates), **fields)),
+            reference=CUBIC_WITHOUT,
+            curve=CUBIC_WITHOUT if caption in IN_TOKENS else None,
         )
         for caption, (fields, rates) in PLACES.items()
     ),
@@ -202,7 +206,7 @@ SIZES = tuple(
         caption=caption,
         decide=at_best(
             runs_at(
-                {**dict.fromkeys(BOTH, PLACES[caption][1]), **others},
+                {**dict.fromkeys(CUBIC, PLACES[caption][1]), **others},
                 **PLACES[caption][0],
             )
         ),
@@ -217,13 +221,13 @@ WINDOWS = Grid(
     rows=rows_of(
         runs_at(
             {
-                **dict.fromkeys(BOTH, (6.25e-4, *LOW, 1e-2)),
+                **dict.fromkeys(CUBIC, (6.25e-4, *LOW, 1e-2)),
                 "d_muon": (*HIGH, 4e-2),
             }
         )
     ),
 )
-# By row: fields, and rates of `Lanton()`.
+# By row: fields, and rates.
 BY_PLACE = {
     **{
         f"{size}, 1,024 tokens, 400 steps": (
@@ -236,10 +240,10 @@ BY_PLACE = {
     **PLACES,
 }
 DEFAULT_RATE = Grid(
-    caption="`Lanton()` by rate, one seed",
+    caption="`Lanton()`, cubic, by rate, one seed",
     of="size, tokens per batch, length",
     rows=tuple(
-        (place, run_for("lanton", rate, **fields))
+        (place, run_for("cubic", rate, **fields))
         for place, (fields, rates) in BY_PLACE.items()
         for rate in rates
     ),
@@ -249,7 +253,7 @@ DEFAULT_RATE = Grid(
 def beside_half(caption, seeds, **fields):
     """A `Table` of the default rate and of half of it."""
     rows = [
-        (f"`Lanton({rate:g})`", run_for("lanton", rate, **fields))
+        (f"`Lanton({rate:g})`, cubic", run_for("cubic", rate, **fields))
         for rate in (2.5e-3, 5e-3)
     ]
     return Table(
@@ -295,16 +299,16 @@ def by_width(name, rates, sizes, seeds=(1,), changes=()):
 
 FIVE = ("XS", "S", "M", "L", "XL")
 WIDTHS = (
-    by_width("lanton", (*LOW, 1e-2, 2e-2), FIVE),
-    by_width("lanton", MIDDLE, FIVE, seeds=(1, 2)),
+    by_width("cubic", (*LOW, 1e-2, 2e-2), FIVE),
+    by_width("cubic", MIDDLE, FIVE, seeds=(1, 2)),
     by_width("d_muon", (*HIGH, 4e-2, 8e-2), FIVE[:-1], changes=LITTLE_DECAY),
     by_width("adamw_tables", (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), FIVE[:-1]),
 )
 DEPTHS = Grid(
-    caption="`Lanton()`, GPT-2, S, 400 steps",
+    caption="`Lanton()`, cubic, GPT-2, S, 400 steps",
     of="blocks",
     rows=tuple(
-        (str(layers or 4), run_for("lanton", rate, steps=400, layers=layers))
+        (str(layers or 4), run_for("cubic", rate, steps=400, layers=layers))
         for layers in (2, None, 8, 16)
         for rate in HIGH
     ),
@@ -322,11 +326,11 @@ DECAYED = {
     "M, 1,024, 20": ({"size": "M"}, LITTLE),
 }
 DECAY = Grid(
-    caption="`Lanton(weight_decay=...)`",
+    caption="`Lanton(weight_decay=...)`, cubic",
     by="weight_decay",
     of="size, tokens per batch, tokens per weight",
     rows=tuple(
-        (place, run_for("lanton", 5e-3, {"weight_decay": decay}, **fields))
+        (place, run_for("cubic", 5e-3, {"weight_decay": decay}, **fields))
         for place, (fields, decays) in DECAYED.items()
         for decay in decays
     ),
@@ -428,7 +432,7 @@ def by_scale(caption, cases, scales, **fields):
             (
                 size,
                 run_for(
-                    "lanton",
+                    "cubic",
                     rate,
                     {"embedding_scale": scale},
                     size=size,
@@ -443,22 +447,22 @@ def by_scale(caption, cases, scales, **fields):
 
 EMBEDDINGS = (
     by_scale(
-        "`Lanton(embedding_scale=...)`, 400 steps",
+        "`Lanton(embedding_scale=...)`, cubic, 400 steps",
         dict.fromkeys(("S", "M", "L"), 5e-3),
         (100.0, 300.0, 1000.0, 3000.0),
         steps=400,
     ),
     by_scale(
-        "`Lanton(embedding_scale=...)`, 20 tokens per weight",
+        "`Lanton(embedding_scale=...)`, cubic, 20 tokens per weight",
         {"S": 5e-3, "M": 2.5e-3},
         (300.0, 600.0, 1000.0),
     ),
     Grid(
         caption="S, 1,024 tokens",
         rows=tuple(
-            (label, run_for("lanton", rate, changes))
+            (label, run_for("cubic", rate, changes))
             for label, changes in (
-                ("`Lanton()`", {}),
+                ("`Lanton()`, cubic", {}),
                 ("embeddings by AdamW", BY_ADAMW),
                 (
                     "embeddings by AdamW at twice the rate",

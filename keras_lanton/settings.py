@@ -238,7 +238,7 @@ class NewtonSchulz(Part):
     """
 
     steps: int = 5
-    coefficients: str | Sequence[Sequence[float]] = "cubic"
+    coefficients: str | Sequence[Sequence[float]] = "polar_express"
     dtype: str = "auto"
     max_temporary_bytes: int | None = None
     shard: bool | None = None
