@@ -34,14 +34,14 @@ PAGES = ("results", "method")
 LADDER = runs.ROOT / "benchmarks" / "results" / "gpu_h200" / "ladder.jsonl"
 LARGER = {
     "d_muon": "D-Muon",
-    "lanton_adamw_embeddings": "`Lanton()`, embeddings by AdamW",
-    "lanton_defaults": "`Lanton()`",
-    "lanton_polar_express": "`Lanton()`, Polar Express",
-    "lanton_polar_express_1000": "`Lanton()`, Polar Express, "
-    "`embedding_scale=1000`",
-    "lanton_defaults_control": "`Lanton(noise=None)`",
+    "lanton": "`Lanton()`",
+    "lanton_scale_1000": "`Lanton(embedding_scale=1000)`",
+    "lanton_adamw_embeddings": "`Lanton()`, cubic, embeddings by AdamW",
+    "lanton_defaults": "`Lanton()`, cubic",
+    "lanton_defaults_control": "`Lanton(noise=None)`, cubic",
     "adamw_tables": "AdamW",
 }
+NAMES = ("cubic", "jordan", "polar_express")  # of coefficients
 # Tables by their names; several `Table`s are shown as one.
 TABLES = {
     "lowest": (sweeps.FINALS,),
@@ -54,6 +54,7 @@ TABLES = {
     "depths": (sweeps.DEPTHS,),
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
+    "cautious": (sweeps.CAUTIOUS,),
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),
@@ -109,6 +110,25 @@ def larger(results):
     return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
 
 
+def coefficients(results):
+    """`Lanton()` by coefficients of Newton-Schulz, beside the best D-Muon."""
+    rows = []
+    for grid, length, fields in (
+        (sweeps.NEWTON_SCHULZ, "400 steps", {"steps": 400}),
+        (sweeps.LONGER_NEWTON_SCHULZ, "20 tokens per weight", {}),
+    ):
+        frame = tables.by_value(grid, results).reindex(columns=NAMES)
+        for size, losses in frame.iterrows():
+            rates = {"d_muon": (*sweeps.HIGH, 4e-2)}
+            ((_, runs_),) = sweeps.runs_at(rates, size=size, **fields).items()
+            found = [results.loss(x) for x in runs_ if results.get(x)]
+            losses = [*losses, min(found, default=np.nan)]
+            cells = ["" if np.isnan(x) else f"{x:.4f}" for x in losses]
+            rows.append([f"{size}, {length}", *cells])
+    head = ["", *(f"`{name}`" for name in NAMES), "D-Muon, best rate"]
+    return markdown(head, rows)
+
+
 def cnn(results):
     """Accuracies of the CNN."""
     table = sweeps.CNN
@@ -138,7 +158,7 @@ def fine_tuning(results):
 
 def noise(results):
     """`Lanton()` beside `Lanton(noise=None)`."""
-    return tables.pairs(sweeps.NOISE, results, search.label_of("lanton"))
+    return tables.pairs(sweeps.NOISE, results)
 
 
 def repeats(results):
@@ -217,6 +237,7 @@ BODIES = {
     "lowest": lowest,
     "noise": noise,
     "larger": larger,
+    "coefficients": coefficients,
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,

@@ -173,7 +173,7 @@ NOISE = (
     ),
     *(
         Table(
-            caption=caption,
+            caption=f"{caption}, cubic",
             decide=at_best(runs_at(dict.fromkeys(CUBIC, rates), **fields)),
             reference=CUBIC_WITHOUT,
             curve=CUBIC_WITHOUT if caption in IN_TOKENS else None,
@@ -210,6 +210,7 @@ SIZES = tuple(
                 **PLACES[caption][0],
             )
         ),
+        reference=label_of("cubic"),
     )
     for caption, others in OTHERS.items()
 )
@@ -381,6 +382,11 @@ MOMENTUM = (
     ),
 )
 
+# Decay only of entries that the update shrinks, too.
+CAUTIOUS = by_argument(
+    "S, 1,024 tokens", ({}, {"cautious_weight_decay": True}), (1, 2, 3)
+)
+
 # What takes less memory.
 LESS = {
     "`Lanton()`": ({}, {}),
@@ -541,6 +547,7 @@ QUESTIONS = {
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
     "momentum": MOMENTUM,
+    "cautious": (CAUTIOUS,),
     "embeddings": EMBEDDINGS,
     "newton_schulz": (NEWTON_SCHULZ, LONGER_NEWTON_SCHULZ),
     "memory": (MEMORY,),

@@ -271,13 +271,14 @@ def above(tables, results):
     return markdown(["", *columns], rows)
 
 
-def pairs(tables, results, label):
-    """A row for each table: one label beside the reference."""
+def pairs(tables, results):
+    """A row for each table of two: the other label beside the reference."""
     rows = []
     for table in tables:
         frame, by_label = compared(table, results)
-        if not {label, table.reference} <= set(frame):
+        if table.reference not in frame or len(frame.columns) != 2:
             continue
+        (label,) = set(frame) - {table.reference}
         less = differences(frame, table.reference)[label].dropna()
         ratios = tokens(frame, table, results)
         many = [] if ratios is None else ratios[label].dropna()

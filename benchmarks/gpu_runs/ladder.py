@@ -22,9 +22,9 @@ it has the same rates. NorMuon has D-Muon's. The others are half and twice the
 middle. Batches of 8,192 tokens have half of all rates.
 
 Newton-Schulz. At width 256 and in 400 steps `Lanton()` ended 0.05 lower with
-Muon's coefficients, which D-Muon has, or Polar Express' than with the cubic
-ones: those leave singular values below 0.007 of the Frobenius norm behind,
-and the wider a matrix, the more of them it has.
+Polar Express' coefficients, the default, than with the cubic ones, which the
+first results here have: those leave singular values below 0.007 of the
+Frobenius norm behind, and the wider a matrix, the more of them it has.
 
 The scales of embeddings. In 400 steps at widths 128 and 256 `Lanton()` ended
 0.06 and 0.04 lower with `embedding_scale=1000` than with 300, and as low at
@@ -66,60 +66,51 @@ from experiments.tokens import tokenize  # noqa: E402
 Run = collections.namedtuple("Run", "contestant learning_rate seed")
 # In this order. Rates are for batches of 32,768 tokens.
 TABLE = (
-    Run("lanton_polar_express_1000", 0.01, 1),
-    Run("lanton_polar_express_1000", 0.02, 1),
-    Run("lanton_polar_express", 0.01, 1),
-    Run("lanton_polar_express", 0.02, 1),
-    Run("lanton_defaults", 0.02, 1),
-    Run("d_muon", 0.02, 1),
+    Run("lanton", 0.01, 1),
+    Run("lanton", 0.02, 1),
     Run("lanton_scale_1000", 0.01, 1),
     Run("lanton_scale_1000", 0.02, 1),
-    Run("lanton_scale_600", 0.01, 1),
-    Run("lanton_defaults", 0.01, 1),
-    Run("lanton_adamw_embeddings", 0.01, 1),
-    Run("lanton_adamw_embeddings", 0.005, 1),
-    Run("lanton_scale_600", 0.02, 1),
+    Run("d_muon", 0.02, 1),
+    Run("cubic_scale_1000", 0.02, 1),
     Run("d_muon", 0.01, 1),
     Run("normuon", 0.02, 1),
     Run("normuon", 0.01, 1),
     Run("adamw_tables", 0.004, 1),
     Run("adamw_tables", 0.002, 1),
+    Run("lanton", 0.005, 1),
     Run("lanton_scale_1000", 0.005, 1),
-    Run("lanton_more_decay", 0.01, 1),
-    Run("lanton_defaults_control", 0.01, 1),
-    Run("lanton_defaults_control", 0.02, 1),
+    Run("lanton_without_noise", 0.01, 1),
+    Run("lanton_without_noise", 0.02, 1),
+    Run("lanton_by_adamw", 0.01, 1),
+    Run("lanton_by_adamw", 0.02, 1),
     Run("adamw_tables", 0.008, 1),
     Run("normuon", 0.04, 1),
-    Run("lanton_defaults", 0.04, 1),
+    Run("lanton", 0.04, 1),
     Run("d_muon", 0.04, 1),
-    Run("lanton_adamw_embeddings", 0.02, 1),
+    Run("lanton_scale_600", 0.01, 1),
+    Run("lanton_more_decay", 0.01, 1),
     Run("lanton_paper", 0.02, 1),
     Run("lanton_paper", 0.01, 1),
     Run("lanton_paper", 0.04, 1),
 )
 NAMES = tuple(dict.fromkeys(run.contestant for run in TABLE))
 MORE_SEEDS = (2, 3)  # of each contestant's best rate
+# By name: of `CONTESTANTS`, with other arguments. Names of the results that
+# are there stay as they are: "lanton_defaults" has the cubic coefficients.
 # Lanczos waits for the host on a GPU; "auto" is <D, polar(D)> there.
-BY_ADAMW = {
-    "auxiliary_adamw.roles": ["embedding", "vector"],
-    "embedding_scale": None,
-}
-POLAR_EXPRESS = {"newton_schulz.coefficients": "polar_express"}
 CHANGES = {
-    "lanton_polar_express": POLAR_EXPRESS,
-    "lanton_polar_express_1000": {**POLAR_EXPRESS, "embedding_scale": 1000.0},
-    "lanton_paper": {"noise.estimator": "auto"},
-    "lanton_adamw_embeddings": BY_ADAMW,
-    "lanton_scale_600": {"embedding_scale": 600.0},
-    "lanton_scale_1000": {"embedding_scale": 1000.0},
-    "lanton_more_decay": {**BY_ADAMW, "weight_decay": 0.2},
-}
-# Of contestants whose names are others since the first results.
-RENAMED = {
-    **dict.fromkeys(CHANGES, "lanton"),
-    "lanton_paper": "lanton_paper",
-    "lanton_defaults": "lanton",
-    "lanton_defaults_control": "lanton_without_noise",
+    "lanton_paper": ("lanton_paper", {"noise.estimator": "auto"}),
+    "lanton_scale_600": ("lanton", {"embedding_scale": 600.0}),
+    "lanton_scale_1000": ("lanton", {"embedding_scale": 1000.0}),
+    "cubic_scale_1000": ("cubic", {"embedding_scale": 1000.0}),
+    "lanton_more_decay": ("lanton", {"weight_decay": 0.2}),
+    "lanton_by_adamw": (
+        "lanton",
+        {
+            "auxiliary_adamw.roles": ["embedding", "vector"],
+            "embedding_scale": None,
+        },
+    ),
 }
 FILE = "ladder.jsonl"
 PARTS = 8  # of the validation blocks; the losses on the way are of one
@@ -235,12 +226,14 @@ def random_text(setting):
 
 def arguments_of(name):
     """The arguments of a contestant, beside its learning rate."""
-    return {**contestant_of(name).options, **CHANGES.get(name, {})}
+    _, changes = CHANGES.get(name, (name, {}))
+    return {**contestant_of(name).options, **changes}
 
 
 def contestant_of(name):
     """A contestant by its name here."""
-    return CONTESTANTS[RENAMED.get(name, name)]
+    known, _ = CHANGES.get(name, (name, {}))
+    return CONTESTANTS[known]
 
 
 def means(losses, parts=20):

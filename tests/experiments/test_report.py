@@ -92,7 +92,7 @@ def test_a_comparison_is_seed_by_seed():
     assert "| Some | theirs |" in tables.comparison([table, table], results)
     assert "| theirs | 0.067 ± 0.000 |" in tables.above([table], results)
     row = "| Some | 0.02, 0.01 | 2 | 0.067 ± 0.000 | 1.25 ± 0.00 |"
-    assert row in tables.pairs([table], results, "theirs")
+    assert row in tables.pairs([table], results)
 
 
 def test_a_grid_has_best_rates_and_windows():

@@ -128,7 +128,9 @@ def make_model():
 
 
 def make_optimizer(options):
-    short = {"learning_rate": 0.01, "noise_interval": 3, "ns_steps": 3}
+    # Two steps of Newton-Schulz lift small singular values 31 times, and so
+    # the rounding in them; five lift them 800 times.
+    short = {"learning_rate": 0.01, "noise_interval": 3, "ns_steps": 2}
     return lanton(**{**short, **options})
 
 

@@ -36,7 +36,7 @@ def contestant(ladder):
     setting = ladder.PRETENDED
     task = ladder.Task(setting, ladder.random_text(setting))
     task.compile_validation()
-    return ladder.Contestant("lanton_defaults", task).compile()
+    return ladder.Contestant("lanton", task).compile()
 
 
 def arguments(folder):
@@ -96,7 +96,7 @@ def test_failures_are_left_out(ladder, tmp_path, monkeypatch, flash):
 
 
 def test_a_run_after_another_is_the_same_run(ladder, contestant):
-    run = ladder.Run("lanton_defaults", 0.01, 1)
+    run = ladder.Run("lanton", 0.01, 1)
     first = contestant.train(run)
     other = contestant.train(run._replace(learning_rate=0.02, seed=2))
     again = contestant.train(run)
