@@ -383,8 +383,15 @@ MOMENTUM = (
 )
 
 # Decay only of entries that the update shrinks, too.
-CAUTIOUS = by_argument(
-    "S, 1,024 tokens", ({}, {"cautious_weight_decay": True}), (1, 2, 3)
+CAUTIOUS = tuple(
+    by_argument(
+        f"{size}, 400 steps",
+        ({}, {"cautious_weight_decay": True}),
+        (1, 2, 3),
+        size=size,
+        steps=400,
+    )
+    for size in ("S", "M")
 )
 
 # What takes less memory.
@@ -547,7 +554,7 @@ QUESTIONS = {
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
     "momentum": MOMENTUM,
-    "cautious": (CAUTIOUS,),
+    "cautious": CAUTIOUS,
     "embeddings": EMBEDDINGS,
     "newton_schulz": (NEWTON_SCHULZ, LONGER_NEWTON_SCHULZ),
     "memory": (MEMORY,),

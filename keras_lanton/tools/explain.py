@@ -178,9 +178,13 @@ def _heading(
 ) -> str:
     return (
         f"{type(optimizer).__name__} updates the {_size(specs):,} trainable "
-        f"weights of {model.name} ({len(specs)} variables) at a learning "
+        f"weights of {model.name} ({_counted(specs)}) at a learning "
         f"rate of up to {rate:.3g}."
     )
+
+
+def _counted(specs: Sequence[VariableSpec]) -> str:
+    return f"{len(specs)} variable{'s' if len(specs) != 1 else ''}"
 
 
 def _size(specs: Sequence[VariableSpec]) -> int:
@@ -200,7 +204,7 @@ def _role(
         f"{count} {IN_WORDS.get(block, block)}"
         for block, count in blocks.items()
     )
-    text = f"{role}: {len(specs)} variables ({kinds}), {_size(specs):,} weights"
+    text = f"{role}: {_counted(specs)} ({kinds}), {_size(specs):,} weights"
     if matrices > len(specs):
         text += f" in {matrices} matrices"
     pieces = [piece for spec in specs for piece in spec.pieces]

@@ -112,6 +112,12 @@ def clean(tmp_path, monkeypatch):
     keras.distribution.set_distribution(None)
 
 
+# What a page says that the block before it prints.
+PRINTED = re.compile(
+    r"^```\n\n(?:[^\n`]* prints[^\n]*\n\n)?```text\n(.*?)^```", re.M | re.S
+)
+
+
 def examples_of(page):
     """Sybil's document of a page."""
     finder = sybil.Sybil(
@@ -131,7 +137,7 @@ def examples_of(page):
     keep([p for p in PAGES if "```python\n" in p.read_text()], ON_EACH),
     ids=name_of,
 )
-def test_blocks_run(page):
+def test_blocks_run(page, capsys):
     document = examples_of(page)
     document.namespace.update(given(page))
     found = 0
@@ -142,6 +148,10 @@ def test_blocks_run(page):
         except unittest.SkipTest:
             continue
     assert found == page.read_text().count("```python\n")
+    printed = capsys.readouterr().out
+    for sample in PRINTED.findall(page.read_text()):
+        for line in sample.splitlines():
+            assert line in printed
 
 
 def bare(code):
