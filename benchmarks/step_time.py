@@ -30,7 +30,7 @@ WHAT = {
     "lanton_default": "Lanton as it comes, the model's variables",
     "optax_muon_default": "optax.contrib.muon as it comes, the model's "
     "variables",
-    "lanton_real": "Lanton with Muon's coefficients, the model's variables",
+    "lanton_cubic": "Lanton with the cubic coefficients, the model's variables",
     "keras_muon_real": "keras.optimizers.Muon, the model's variables",
     "keras_adamw_real": "keras.optimizers.AdamW, the model's variables",
 }
@@ -289,7 +289,9 @@ def make_contestants(args):
         "lanton_bfloat16": lambda: lanton(equal(), dtype="bfloat16"),
         "lanton_default": lambda: KerasStep(real(), Lanton()),
         "optax_muon_default": lambda: OptaxStep(real(), defaults=True),
-        "lanton_real": lambda: lanton(real()),
+        "lanton_cubic": lambda: KerasStep(
+            real(), Lanton(newton_schulz=NewtonSchulz(coefficients="cubic"))
+        ),
         "keras_muon_real": lambda: KerasStep(real(), muon(1e-3)),
         "keras_adamw_real": lambda: KerasStep(real(), adamw(1e-3)),
     }
