@@ -174,7 +174,7 @@ NOISE = (
     ),
     *(
         Table(
-            caption=f"{caption}, cubic",
+            caption=caption,
             decide=at_best(runs_at(dict.fromkeys(CUBIC, rates), **fields)),
             reference=CUBIC_WITHOUT,
             curve=CUBIC_WITHOUT if caption in IN_TOKENS else None,
