@@ -54,7 +54,6 @@ TABLES = {
     "depths": (sweeps.DEPTHS,),
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
-    "cautious": sweeps.CAUTIOUS,
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),

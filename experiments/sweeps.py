@@ -383,18 +383,6 @@ MOMENTUM = (
     ),
 )
 
-# Decay only of entries that the update shrinks, too.
-CAUTIOUS = tuple(
-    by_argument(
-        f"{size}, 400 steps",
-        ({}, {"cautious_weight_decay": True}),
-        (1, 2, 3),
-        size=size,
-        steps=400,
-    )
-    for size in ("S", "M")
-)
-
 # What takes less memory.
 LESS = {
     "`Lanton()`": ({}, {}),
@@ -555,7 +543,6 @@ QUESTIONS = {
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
     "momentum": MOMENTUM,
-    "cautious": CAUTIOUS,
     "embeddings": EMBEDDINGS,
     "newton_schulz": (NEWTON_SCHULZ, LONGER_NEWTON_SCHULZ),
     "memory": (MEMORY,),
