@@ -31,7 +31,7 @@ HALF_PRECISION = {"mixed_float16": 0.02, "mixed_bfloat16": 0.3, "bfloat16": 0.7}
 )
 @both_presets
 def test_half_precision(policy, preset):
-    # Two steps end 0.3 off at this rate, and 0.003 at rates beside it.
+    # After two the embedding's second update differs, and all after it.
     options = {**runs.PRESETS[preset], "ns_steps": 3}
     with dtype_policy("float32"):
         wanted = runs.fit(runs.model_of_runs(), paper(**options))
