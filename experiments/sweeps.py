@@ -506,9 +506,9 @@ FROM_ADAMW = Grid(
     rows=(
         ("AdamW", run_for("adamw", 4e-3)),
         (
-            "`Lanton.from_adamw(adamw)`, cubic",
+            "`Lanton.from_adamw(adamw)`",
             run_for(
-                "cubic",
+                "lanton",
                 2e-2,
                 {
                     "auxiliary_adamw.beta_1": 0.9,
@@ -520,7 +520,7 @@ FROM_ADAMW = Grid(
                 },
             ),
         ),
-        ("`Lanton()`, cubic", run_for("cubic", 5e-3)),
+        ("`Lanton()`", run_for("lanton", 5e-3)),
     ),
 )
 
