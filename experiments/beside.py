@@ -25,13 +25,12 @@ def train(runs, cache, turn):
     same time make each other wait.
 
     Raises:
-        ValueError: For a run with a target, or with looks on its way.
+        ValueError: For a run with looks on its way.
     """
     for run in runs:
-        if run.target is not None or run.every is not None:
+        if run.every is not None:
             raise ValueError(
-                "runs side by side must have neither `target` nor `every`. "
-                f"Received: {run}"
+                f"runs side by side must not have `every`. Received: {run}"
             )
     learner = language.learner_of(runs[0].alike())
     group = Group(learner, runs, cache)

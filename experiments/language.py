@@ -13,7 +13,6 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-import keras_lanton
 from experiments import batches
 from experiments import texts
 from experiments.models import make_model
@@ -26,10 +25,6 @@ WIDTHS = {"XS": 32, "S": 64, "M": 128, "L": 256, "XL": 512}
 CHUNK = 100  # steps that are compiled as one, at most
 WARMUP = 0.05  # of the steps
 VALIDATION_BLOCKS = 2048
-# Of runs to a loss, whose rate is constant.
-RISE = 20  # steps of warm-up
-BLOCKS_BETWEEN_LOOKS = 1024  # at the loss, at least
-STEPS_BETWEEN_LOOKS = 10  # likewise
 
 
 # -- The run's model and its length ------------------------------------------
@@ -60,8 +55,6 @@ def count_steps(run, weights):
 
     `weights` is the number of the model's trained weights, all of them.
     """
-    if run.target is not None:
-        return run.most_blocks // run.batch_size
     if run.steps is not None:
         return run.steps
     steps = run.tokens_per_weight * weights / (run.batch_size * CONTEXT)
@@ -70,9 +63,6 @@ def count_steps(run, weights):
 
 def chunk_of(run, steps):
     """Steps between two looks of the host, which are compiled as one."""
-    if run.target is not None:
-        few = BLOCKS_BETWEEN_LOOKS // run.batch_size
-        return max(STEPS_BETWEEN_LOOKS, few)
     if run.every is not None:
         return run.every
     return max(n for n in range(1, CHUNK + 1) if steps % n == 0)
@@ -89,12 +79,6 @@ def rates_of(rate, steps, warmup=None):
     cosine = (1 + np.cos(np.pi * done)) / 2
     factor = np.where(step < warmup - 1, (1 + step) / warmup, cosine)
     return (rate * factor).astype("float32")
-
-
-def constant_rates(rate, steps):
-    """Each step's rate: linear warm-up, then constant."""
-    step = np.arange(steps)
-    return (rate * np.minimum(1.0, (1 + step) / RISE)).astype("float32")
 
 
 def make(run):
@@ -225,20 +209,15 @@ class Learner:
         """The state after a run, from that of `start`, and its `Looks`."""
         steps = count_steps(run, self.weights)
         stride = chunk_of(run, steps)
-        whole = run.target is not None  # of its chunks, and beyond the steps
         looks = Looks(self, run, text)
         looks.at(0, state)
-        rates = (
-            rates_of(run.learning_rate, steps, run.warmup)
-            if run.target is None
-            else constant_rates(run.learning_rate, steps + stride)
-        )
+        rates = rates_of(run.learning_rate, steps, run.warmup)
         for first in range(0, steps, stride):
-            stop = first + stride if whole else min(first + stride, steps)
+            stop = min(first + stride, steps)
             tokens = chunk_tokens(text, run, first, stop)
             state, losses = self.chunk(state, tokens, rates[first:stop])
             looks.at(stop, state)
-            if looks.reached or not np.isfinite(losses).all():
+            if not np.isfinite(losses).all():
                 break  # nothing follows but more of the same
         return state, looks
 
@@ -252,28 +231,13 @@ class Looks:
 
     def at(self, step, state):
         """Look at the loss, and at the noise where it is measured."""
-        if self.run.target is None and (self.run.every is None or not step):
+        if self.run.every is None or not step:
             return
         loss = self.learner.validation_loss(state, self.run, self.text)
         self.losses.append(loss)
         self.steps.append(step)
         if self.run.every and getattr(self.learner.optimizer, "noise", None):
             self.reports.append(report(self.learner.optimizer, state[2]))
-
-    @property
-    def reached(self):
-        """Whether the run is at its target."""
-        target = self.run.target
-        return target is not None and self.losses[-1] <= target
-
-    def steps_to_target(self):
-        """Steps until the target, between two looks by interpolation."""
-        if not self.reached:
-            return None
-        if len(self.losses) == 1:
-            return 0.0
-        (a, b), (x, y) = self.steps[-2:], self.losses[-2:]
-        return b - (b - a) * (self.run.target - y) / (x - y)
 
     def measured(self):
         """As JSON has it; {} if there is nothing."""
@@ -372,30 +336,8 @@ def learner_of(alike):
 
 
 def train(run, cache):
-    """The result of a run, as JSON has it; `cache` has the tokens.
-
-    One of kind "advice" tells what `advise_batch_size` says at its end.
-    """
-    weights, result = train_weights(run, cache)
-    if run.kind == "advice":
-        result["advice"] = advise(run, weights, cache)
-    return result
-
-
-def advise(run, weights, cache):
-    model = make(run)
-    assign(model, weights)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("sgd", loss=loss)
-    text, steps = texts.load(run.text, cache), run.noise_steps
-    tokens = chunk_tokens(text, run.replace(seed=run.seed + 1), 0, steps)
-    advice = keras_lanton.advise_batch_size(
-        model,
-        list(map(batches.inputs_and_targets, tokens)),
-        steps=steps,
-        verbose=False,
-    )
-    return dataclasses.asdict(advice)
+    """The result of a run, as JSON has it; `cache` has the tokens."""
+    return train_weights(run, cache)[1]
 
 
 def assign(model, weights):
@@ -410,12 +352,10 @@ def train_weights(run, cache):
     text = texts.load(run.text, cache, run.vocabulary)
     started = time.perf_counter()
     state, looks = learner.take_steps(learner.start(make(run)), text, run)
-    result = {"weights": learner.weights}
-    if run.target is None:
-        result["steps"] = count_steps(run, learner.weights)
-        loss = learner.validation_loss(state, run, text)
-        result["loss"] = finite(loss)
-    else:
-        result["loss"] = looks.steps_to_target()
+    result = {
+        "weights": learner.weights,
+        "steps": count_steps(run, learner.weights),
+        "loss": finite(learner.validation_loss(state, run, text)),
+    }
     seconds = round(time.perf_counter() - started, 1)
     return state[0], {**result, **looks.measured(), "seconds": seconds}

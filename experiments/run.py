@@ -27,7 +27,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "runs.jsonl"
 RUNNERS = {
     "language": ("jax", "experiments.language"),
     "fine_tuning": ("jax", "experiments.fine_tuning"),
-    "advice": ("jax", "experiments.language"),
     "images": ("tensorflow", "experiments.images"),
 }
 # Likewise, of runs that are alike: the module whose `train(runs, cache, turn)`
@@ -57,9 +56,6 @@ class Run:
     dtype: str | None = None  # Keras' dtype policy, if not float32
     every: int | None = None  # steps between looks at the loss and the noise
     validation_blocks: int | None = None  # if not `language.VALIDATION_BLOCKS`
-    target: float | None = None  # a run of a constant rate ends at this loss
-    most_blocks: int | None = None  # it ends without a result after so many
-    noise_steps: int | None = None  # that `advise_batch_size` compares
     base: str | None = None  # whose weights fine-tuning starts from
     rank: int | None = None  # of LoRA; 0 trains all weights
     by_adamw: str | None = None  # regular expression of what AdamW updates
@@ -101,7 +97,6 @@ class Run:
             steps=None,
             initial=None,
             warmup=None,
-            target=None,
             base=None,
             epochs=None,
             judged_by=None,

@@ -11,7 +11,6 @@ from experiments.search import searched
 from experiments.search import tune
 from experiments.tasks import ADAMW
 from experiments.tasks import FINE_TUNING
-from experiments.tasks import STEPS
 
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
 QUICK, LONG = 5.0, 80.0  # tokens per weight
@@ -549,5 +548,4 @@ QUESTIONS = {
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW, FROM_ADAMW),
-    "batch_sizes": STEPS,
 }

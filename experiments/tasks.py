@@ -1,4 +1,4 @@
-"""What is compared, too: fine-tuning, AdamW's handicaps, batch sizes."""
+"""What is compared, too: fine-tuning, and AdamW's handicaps."""
 
 from experiments.search import Grid
 from experiments.search import Table
@@ -6,7 +6,6 @@ from experiments.search import run_for
 from experiments.search import searched
 from experiments.search import tune_rate
 
-LITTLE_DECAY = {"weight_decay": 0.03}
 MIDDLE = (2.5e-3, 5e-3, 1e-2)
 BASES = {"adamw": run_for("adamw", 8e-3, initial="keras_hub")}
 LORA = {"rank": 8}
@@ -95,51 +94,4 @@ def adamws():
 
 ADAMW = Grid(
     caption="AdamW, GPT-2, S, 1,024 tokens", rows=tuple(adamws()), of="AdamW"
-)
-# Steps to a loss by batch size, at a constant rate.
-TASKS = {
-    "GPT-2, `wiki`": {"target": 4.2},
-    "Llama, `wiki`": {"model": "llama", "target": 4.2},
-    "GPT-2, `stdlib`": {"text": "stdlib", "target": 3.4},
-}
-BATCH_SIZES = (4, 16, 64, 256)  # blocks
-
-
-def to_loss(task, batch_size, **fields):
-    """Runs to a loss, at three rates by factors of 2.
-
-    Args:
-        task: A key of `TASKS`.
-        batch_size: Blocks.
-        **fields: Further ones.
-    """
-    rate = 1e-2 * (batch_size / 16) ** 0.5
-    given = {
-        "tokens_per_weight": None,
-        "batch_size": batch_size,
-        "validation_blocks": 256,
-        "most_blocks": 200_000,
-        **TASKS[task],
-        **fields,
-    }
-    return [
-        run_for("lanton", rate * factor, LITTLE_DECAY, **given)
-        for factor in (0.5, 1.0, 2.0)
-    ]
-
-
-def advice_of(task):
-    """The run of 16 blocks that then asks `advise_batch_size`."""
-    return to_loss(task, 16, kind="advice", noise_steps=64)[1]
-
-
-STEPS = tuple(
-    Grid(
-        caption=task,
-        rows=(
-            *((str(b), run) for b in BATCH_SIZES for run in to_loss(task, b)),
-            ("advice", advice_of(task)),
-        ),
-    )
-    for task in TASKS
 )

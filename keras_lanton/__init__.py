@@ -12,7 +12,6 @@ from keras_lanton.lanton import Lanton
 from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.settings import NewtonSchulz
 from keras_lanton.settings import NoiseAdaptiveRate
-from keras_lanton.tools.batch_size import advise_batch_size
 from keras_lanton.tools.checkpoints import load_checkpoint
 from keras_lanton.tools.explain import explain
 from keras_lanton.tools.layerwise_decay import layerwise_decay
@@ -27,7 +26,6 @@ __all__ = [
     "NoiseAdaptiveRate",
     "UpdateSchedule",
     "__version__",
-    "advise_batch_size",
     "baselines",
     "callbacks",
     "explain",

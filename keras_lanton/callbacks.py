@@ -119,7 +119,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         The noise is that of one gradient, the signal the dual norm of the
         momentum. The momentum is noisy itself, and a gradient also changes
         from step to step. So compare the figure between matrices, and between
-        times of a run. For a batch size ask `keras_lanton.advise_batch_size`.
+        times of a run.
 
         Raises:
             ValueError: If the noise is not in units of the signal.

@@ -89,22 +89,6 @@ def test_runs_together_end_as_alone(train):
 
 
 @on_jax
-def test_a_run_to_a_loss_and_advice(train, monkeypatch):
-    from experiments import language
-
-    monkeypatch.setattr(language, "STEPS_BETWEEN_LOOKS", 4)
-    monkeypatch.setattr(language, "BLOCKS_BETWEEN_LOOKS", 4)
-    fields = {"batch_size": 2, "target": 4.5, "most_blocks": 200}
-    fields |= {"tokens_per_weight": None, "validation_blocks": 32}
-    run = run_for("adamw", 0.02, **fields)
-    result, never = train(run, run.replace(target=0.0))
-    assert 0 < result["loss"] <= 100
-    assert never["loss"] is None
-    advice = run.replace(kind="advice", noise_steps=8)
-    assert train(advice)[0]["advice"]["measured_at"] == 2
-
-
-@on_jax
 def test_accumulated_gradients_are_micro_batches(train):
     run = run_for("d_muon", 0.01, batch_size=4, steps=6)
     halves = run.with_options(gradient_accumulation_steps=2)
@@ -178,8 +162,6 @@ def test_rates_warm_up_unless_a_run_is_cold():
     np.testing.assert_allclose(warm[:5] / 0.01, [0.2, 0.4, 0.6, 0.8, 1], 1e-6)
     assert cold[0] == np.float32(0.01) and np.all(np.diff(cold) < 0)
     assert warm[-1] == cold[-1] == 0.0
-    constant = language.constant_rates(0.01, 40)
-    assert constant[-1] == constant[19] == np.float32(0.01) > constant[18]
 
 
 @logic

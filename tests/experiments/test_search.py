@@ -133,11 +133,3 @@ def test_fine_tuning_starts_from_weights_of_its_seed():
     assert (run.kind, run.rank, run.text) == ("fine_tuning", 8, "sotu")
     base = tasks.base_of(run.replace(seed=3))
     assert (base.seed, base.text, base.kind) == (3, "wiki", "language")
-
-
-def test_advice_is_asked_at_sixteen_blocks():
-    task = "Llama, `wiki`"
-    advice = tasks.advice_of(task)
-    assert (advice.kind, advice.batch_size) == ("advice", 16)
-    of_kind = advice.replace(kind="language", noise_steps=None)
-    assert of_kind in tasks.to_loss(task, 16)

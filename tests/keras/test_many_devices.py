@@ -31,7 +31,6 @@ from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from keras_lanton import Lanton
 from keras_lanton import NewtonSchulz
-from keras_lanton import advise_batch_size
 from keras_lanton import find_learning_rate
 from keras_lanton import load_checkpoint
 from keras_lanton.fast.batching import default_temporary_bytes
@@ -453,7 +452,6 @@ def check_calls_outside(trained, file):
         model = compiled(make_model(), make_optimizer({}))
     x, y, _ = make_data()
     options = {"batch_size": BATCH, "verbose": False}
-    assert advise_batch_size(model, x, y, **options).batch_size >= 1
     found = find_learning_rate(model, x, y, steps=10, **options)
     assert found.learning_rate > 0
     load_checkpoint(model, file)

@@ -183,6 +183,19 @@ def test_roles_and_exclusions_are_kept():
     assert model.optimizer.layers[0].role == "vector"
 
 
+def nan_gradient(y, y_pred):
+    """A finite loss whose gradient is not a number."""
+    return keras.ops.sqrt(keras.ops.sum((y_pred * 0.0) ** 2, -1)) + 1.0
+
+
+@logic
+def test_gradients_that_are_never_finite():
+    model = make_model()
+    model.compile(Lanton(), nan_gradient)
+    with pytest.raises(ValueError, match="radient.* must be finite"):
+        find(model, *make_data())
+
+
 @logic
 @pytest.mark.parametrize(
     "arguments, said",
