@@ -43,12 +43,6 @@ NOISE_NUMBERS: Numbers = {
     "alpha": ("None or a number above 0", lambda x: x > 0, False),
     "beta_2": DECAY,
     "interval": STEPS,
-    "rank": ("None or an integer of at least 1", lambda x: x >= 1, True),
-    "power_iterations": (
-        "None or an integer of at least 0",
-        lambda x: x >= 0,
-        True,
-    ),
 }
 
 
@@ -111,9 +105,6 @@ class NoiseAdaptiveRate(Part):
             With other units it is `"lanczos"` on a CPU, and on a GPU or TPU
             `<D, polar(D)>` by five rows, which needs neither QR nor
             eigenvalues.
-        rank: Rank of `"randomized_svd"`, at least 1. Defaults to 6.
-        power_iterations: Power iterations of `"randomized_svd"`, at least 0.
-            Defaults to 2.
         previous_gradient_dtype: Dtype of the gradients that are kept for the
             next step. Defaults to float32.
 
@@ -140,8 +131,6 @@ class NoiseAdaptiveRate(Part):
     schedule: str = "staggered"
     reference: str = "previous_gradient"
     estimator: str = "auto"
-    rank: int | None = None
-    power_iterations: int | None = None
     previous_gradient_dtype: str | None = None
 
     def __post_init__(self) -> None:
@@ -151,8 +140,6 @@ class NoiseAdaptiveRate(Part):
         check_numbers(
             NOISE_NUMBERS, **{n: getattr(self, n) for n in NOISE_NUMBERS}
         )
-        for name in ("rank", "power_iterations"):
-            self._check_belongs(name, "estimator", "randomized_svd")
         if self.alpha is None and self.group_reduction != "mean":
             raise ValueError(
                 "`group_reduction` belongs to an `alpha`: without one all "
@@ -163,18 +150,13 @@ class NoiseAdaptiveRate(Part):
         dtype = self.previous_gradient_dtype
         if dtype is not None:
             check_choice("previous_gradient_dtype", dtype, DTYPES, also="None")
-        self._check_belongs(
-            "previous_gradient_dtype", "reference", "previous_gradient"
-        )
-
-    def _check_belongs(self, name: str, choice: str, needed: str) -> None:
-        """ValueError for an argument that another one makes meaningless."""
-        value, chosen = getattr(self, name), getattr(self, choice)
-        if value is not None and chosen != needed:
-            raise ValueError(
-                f"`{name}` belongs to {choice}={needed!r}. "
-                f"Received: {name}={value!r}, {choice}={chosen!r}"
-            )
+            if self.reference != "previous_gradient":
+                raise ValueError(
+                    "`previous_gradient_dtype` belongs to "
+                    "reference='previous_gradient'. Received: "
+                    f"previous_gradient_dtype={dtype!r}, "
+                    f"reference={self.reference!r}"
+                )
 
     def check_accumulation(self, steps: int | None) -> None:
         """ValueError unless this can be measured in windows of `steps`.

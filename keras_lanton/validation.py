@@ -133,8 +133,6 @@ MOVED = {
     "interval": _NOISE.format("interval"),
     "reference": _NOISE.format("reference"),
     "estimator": _NOISE.format("estimator"),
-    "rank": _NOISE.format("rank"),
-    "power_iterations": _NOISE.format("power_iterations"),
     "previous_gradient_dtype": _NOISE.format("previous_gradient_dtype"),
     "steps": _NEWTON_SCHULZ.format("steps"),
     "coefficients": _NEWTON_SCHULZ.format("coefficients"),

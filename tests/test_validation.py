@@ -65,8 +65,6 @@ WRONG = {
         "schedule": ["random", None, True],
         "reference": ["previous", None, 3],
         "estimator": ["qr", None, 3],
-        "rank": [0, -1, 1.5, True, "6"],
-        "power_iterations": [-1, 0.5, True],
         "previous_gradient_dtype": ["int8", "float64", 16],
     },
     NewtonSchulz: {
@@ -190,8 +188,6 @@ def test_what_needs_a_step_says_how_to_build(make):
 @pytest.mark.parametrize(
     ("make", "arguments", "named"),
     [
-        (NoiseAdaptiveRate, {"rank": 6}, "rank"),
-        (NoiseAdaptiveRate, {"power_iterations": 1}, "power_iterations"),
         (
             NoiseAdaptiveRate,
             {"alpha": None, "group_reduction": "max"},

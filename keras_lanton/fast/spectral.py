@@ -1,7 +1,6 @@
 """The spectral norm by the fastest means of this machine."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +96,6 @@ def _estimator(
     """The estimator of the nuclear norm; None stands for <D, polar(D)>."""
     # A quotient of two norms of like matrices needs no more.
     in_units_of_signal = noise.alpha_unit == "signal"
-    iterations = noise.power_iterations
     return {
         "auto": frobenius_nuclear_norm
         if in_units_of_signal
@@ -106,11 +104,7 @@ def _estimator(
         "lanczos": lanczos_nuclear_norm,
         "newton_schulz": None,
         "svd": svd_nuclear_norm,
-        "randomized_svd": functools.partial(
-            randomized_svd_nuclear_norm,
-            rank=6 if noise.rank is None else noise.rank,
-            power_iterations=2 if iterations is None else iterations,
-        ),
+        "randomized_svd": randomized_svd_nuclear_norm,
     }[noise.estimator]
 
 

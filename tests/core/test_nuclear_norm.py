@@ -1,7 +1,5 @@
 """Estimators of the nuclear norm against the SVD."""
 
-import functools
-
 import numpy as np
 import pytest
 from keras import ops
@@ -55,19 +53,16 @@ def test_frobenius_is_not_finite_where_a_matrix_is_not(bad):
     )
 
 
-@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
-def test_randomized_svd_is_exact_at_full_rank_and_low_below(shape):
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24), (6, 40)])
+def test_randomized_svd_is_exact_at_rank_six_and_low_above(shape):
     D = matrices(shape)
     values = np.linalg.svd(D)[1]
-    for rank in (6, 24):
-        estimate = functools.partial(
-            randomized_svd_nuclear_norm, rank=rank, power_iterations=2
-        )
-        found = ops.convert_to_numpy(estimate(ops.convert_to_tensor(D)))
-        top = values[:, :rank].sum(axis=1)
-        assert np.all(found <= top * 1.0001)
-        assert np.all(found >= top * 0.85)
-    np.testing.assert_allclose(found, values.sum(axis=1), rtol=1e-4)
+    found = ops.convert_to_numpy(
+        randomized_svd_nuclear_norm(ops.convert_to_tensor(D))
+    )
+    top = values[:, :6].sum(axis=1)
+    assert np.all(found <= top * 1.0001)
+    assert np.all(found >= top * (0.85 if min(shape) > 6 else 0.9999))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +71,7 @@ def test_randomized_svd_is_exact_at_full_rank_and_low_below(shape):
         svd_nuclear_norm,
         lanczos_nuclear_norm,
         polar_nuclear_norm,
-        functools.partial(
-            randomized_svd_nuclear_norm, rank=2, power_iterations=1
-        ),
+        randomized_svd_nuclear_norm,
     ],
 )
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

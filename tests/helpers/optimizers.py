@@ -35,8 +35,6 @@ FIELDS = {
     "noise_schedule": ("noise", "schedule"),
     "noise_reference": ("noise", "reference"),
     "noise_estimator": ("noise", "estimator"),
-    "rank": ("noise", "rank"),
-    "power_iterations": ("noise", "power_iterations"),
     "previous_gradient_dtype": ("noise", "previous_gradient_dtype"),
     "ns_steps": ("newton_schulz", "steps"),
     "ns_coefficients": ("newton_schulz", "coefficients"),
@@ -53,8 +51,6 @@ FIELDS = {
 # What an argument needs beside it in order to be looked at. Scales of vectors
 # are those that AdamW does not move.
 NEEDS = {
-    "rank": {"estimator": "randomized_svd"},
-    "power_iterations": {"estimator": "randomized_svd"},
     "ema_momentum": {"use_ema": True},
     "ema_overwrite_frequency": {"use_ema": True},
     "vector_scale": {"auxiliary_adamw": None},

@@ -96,8 +96,6 @@ NOISE = {
     "interval": 3,
     "schedule": "interval",
     "estimator": "randomized_svd",
-    "rank": 3,
-    "power_iterations": 1,
 }
 OWN = {
     "beta_1": 0.83,
