@@ -254,8 +254,7 @@ class Lanton(LMOOptimizer):
         `beta_1` is 0.9, because fine-tuning is short.
 
         Args:
-            learning_rate: As in the constructor. Half of the best rate of
-                pretraining learns the most; lower rates forget less.
+            learning_rate: As in the constructor; lower rates forget less.
             **kwargs: Arguments of the constructor, instead of these.
 
         Examples:

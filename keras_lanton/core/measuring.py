@@ -39,7 +39,7 @@ def measure(
     *,
     active: Tensor,
     t: Tensor,
-) -> tuple[Tensor, State]:
+) -> tuple[Tensor, Tensor, State]:
     """Rates over eta_t, and the new state [Alg. 1, lines 7 to 9].
 
     Args:
@@ -52,13 +52,14 @@ def measure(
         t: Number of this step.
 
     Returns:
-        Ratios `(matrices,)` float32, and the changed entries of the state:
-        `"noise"`, `"measurements"`, `"row_noise"` and `"col_noise"` with
-        `within_matrices`, and the gradients that the next step compares with,
-        if it does.
+        Ratios and `share_of_measurements`, `(matrices,)` float32 each, and the
+        changed entries of the state: `"noise"`, `"measurements"`,
+        `"row_noise"` and `"col_noise"` with `within_matrices`, and the
+        gradients that the next step compares with, if it does.
     """
     if not plan.groups:
-        return ops.ones_like(state["noise"]), {}
+        ones = ops.ones_like(state["noise"])
+        return ones, ones, {}
     with backend.on_host():
         due = due_chunks(plan, settings, t)
         measured = measured_matrices(
@@ -72,10 +73,9 @@ def measure(
         new["previous_gradient"] = store_gradients(
             plan, settings, G, state, backend.after(d, active), t
         )
-    ratio = rate_ratio(
-        settings, new["noise"], new["measurements"], plan.rate_groups
-    )
-    return ratio, new
+    share = share_of_measurements(settings.beta_2, new["measurements"])
+    ratio = rate_ratio(settings, new["noise"], share, plan.rate_groups)
+    return ratio, share, new
 
 
 def due_chunks(plan: Plan, settings: NoiseAdaptiveRate, t: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def take_samples(
     Returns:
         For each group ||D_t||_* over `dual_scale`, in units of the signal also
         ||B_{t-1}||_*, and where they are measured the RMS of rows and of
-        columns: tensors of its `sample_shapes`, float32.
+        columns: tensors like its `no_sample`.
     """
     samples = []
     pairs = zip(plan.groups, *backend.unpack(due), strict=True)
@@ -158,9 +158,7 @@ def take_samples(
             _sample, settings, group, k, chunk, G, B_last, state
         )
         if group.pauses:
-            norms = 2 if settings.alpha_unit == "signal" else 1
-            shapes = group.sample_shapes(norms)
-            nothing = functools.partial(_zeros, shapes)
+            nothing = functools.partial(_no_sample, settings, group)
             is_due = chunk < len(group.chunks)
             samples.append(backend.cond(is_due, sample, nothing))
         else:
@@ -168,8 +166,13 @@ def take_samples(
     return samples
 
 
-def _zeros(shapes: Sequence[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    return tuple(ops.zeros(shape, "float32") for shape in shapes)
+def _no_sample(
+    settings: NoiseAdaptiveRate, group: MeasurementGroup
+) -> tuple[Tensor, ...]:
+    """Zeros in the place of `_sample`."""
+    d, signal, *lines = map(backend.constant, group.no_sample)
+    norms = (d, signal) if settings.alpha_unit == "signal" else (d,)
+    return (*norms, *lines)
 
 
 def _sample(
@@ -191,12 +194,18 @@ def _sample(
         D = _chunk(group, chunk, G) - before
     if not backend.EAGER:  # where huge gradients are not halved
         D = backend.clip(D, -LARGEST, LARGEST)
-    found = [group.norm.dual(D)]
+    lines: tuple[Tensor, ...] = ()
+    if group.noise is None:
+        norms = [group.norm.dual(D)]
+    else:
+        unit, norm = backend.unit_norm(D)
+        norms, lines = (
+            [group.norm.dual_of_unit(unit, norm)],
+            line_rms(unit, norm),
+        )
     if settings.alpha_unit == "signal":
-        found.append(group.norm.dual(_chunk(group, chunk, B_last)))
-    if group.noise is not None:
-        found += [backend.minimum(one, LARGEST) for one in line_rms(D)]
-    return tuple(found)
+        norms.append(group.norm.dual(_chunk(group, chunk, B_last)))
+    return (*norms, *(backend.minimum(one, LARGEST) for one in lines))
 
 
 def dual_norms(
@@ -252,10 +261,7 @@ def _accumulate(
         return new
     old = [*state["row_noise"], *state["col_noise"]]
     found = [*_of_stacks(plan, samples, -2), *_of_stacks(plan, samples, -1)]
-    masks = [
-        backend.take(measured, backend.constant(one))[:, None]
-        for one in plan.whitened
-    ]
+    masks = [mask[:, None] for mask in plan.of_whitened(measured)]
     # Line 7 of each row and column.
     noise = [
         backend.where(mask, one, before)
@@ -354,21 +360,19 @@ def _chunk_or_old(
 
 
 def noise_unit(
-    settings: NoiseAdaptiveRate, measurements: Tensor, *, beta_1: float
+    settings: NoiseAdaptiveRate, share: Tensor, *, beta_1: float
 ) -> Tensor:
     """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
 
     Args:
         settings: Of the noise.
-        measurements: How often each matrix was measured, `(matrices,)`.
+        share: `share_of_measurements` of each matrix, `(matrices,)`.
         beta_1: Decay of the momentum.
 
     Returns:
         `(matrices,)` float32, above 0.
     """
-    variance = sample_variance(settings.reference, beta_1)
-    share = share_of_measurements(settings.beta_2, measurements)
-    return variance**0.5 * share
+    return sample_variance(settings.reference, beta_1) ** 0.5 * share
 
 
 def entry_noise(

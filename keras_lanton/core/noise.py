@@ -45,9 +45,8 @@ def noise_factor(noise: Tensor, *, alpha: Tensor | float) -> Tensor:
         a_t in (0, 1], `(matrices,)`, float32.
     """
     scale = backend.maximum(noise, alpha)
-    return (alpha / scale) / ops.sqrt(
-        (alpha / scale) ** 2 + (noise / scale) ** 2
-    )
+    alpha = alpha / scale
+    return alpha / ops.sqrt(alpha**2 + (noise / scale) ** 2)
 
 
 def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
@@ -102,7 +101,7 @@ def layer_ratio(
 def rate_ratio(
     settings: NoiseAdaptiveRate,
     noise: Tensor,
-    measurements: Tensor,
+    share: Tensor,
     groups: Sequence[np.ndarray],
 ) -> Tensor:
     """Rate of each matrix over eta_t [Alg. 1, lines 8 and 9].
@@ -110,7 +109,7 @@ def rate_ratio(
     Args:
         settings: Of the noise.
         noise: sqrt(H) as the state has it, `(matrices,)`.
-        measurements: How often each matrix was measured, `(matrices,)`.
+        share: `share_of_measurements` of each matrix, `(matrices,)`.
         groups: One mask of its matrices for each group, `(matrices,)` bool.
 
     Returns:
@@ -119,7 +118,7 @@ def rate_ratio(
     alpha = settings.alpha
     if alpha is None:
         return ops.ones_like(noise)
-    noise = comparable_noise(settings, noise, measurements)
+    noise = comparable_noise(settings, noise, share)
     masks = [backend.constant(mask) for mask in groups]
     if settings.alpha_unit == "group_noise":
         alpha = alpha * group_noise(noise, groups=masks)
@@ -130,7 +129,7 @@ def rate_ratio(
 
 
 def comparable_noise(
-    settings: NoiseAdaptiveRate, noise: Tensor, measurements: Tensor
+    settings: NoiseAdaptiveRate, noise: Tensor, share: Tensor
 ) -> Tensor:
     """sqrt(H) as if all matrices were measured equally often.
 
@@ -141,11 +140,9 @@ def comparable_noise(
     Args:
         settings: Of the noise.
         noise: sqrt(H) as the state has it, `(matrices,)`.
-        measurements: How often each matrix was measured, `(matrices,)`.
+        share: `share_of_measurements` of each matrix, `(matrices,)`.
     """
-    if settings.schedule == "interval":
-        return noise
-    return noise / share_of_measurements(settings.beta_2, measurements)
+    return noise if settings.schedule == "interval" else noise / share
 
 
 def share_of_measurements(beta_2: float, measurements: Tensor) -> Tensor:

@@ -98,17 +98,18 @@ class MeasurementGroup:
         """The shape of a chunk."""
         return self.size, self.stack.rows, self.stack.columns
 
-    def sample_shapes(self, dual_norms: int) -> list[tuple[int, ...]]:
-        """Shapes of the measures of a chunk: dual norms, rows, columns.
+    @functools.cached_property
+    def no_sample(self) -> tuple[np.ndarray, ...]:
+        """Zeros in the place of a chunk's measures, float32.
 
-        Args:
-            dual_norms: Number of dual norms of each matrix.
+        Dual norms of D and of B, `(size,)`, and where they are measured rows
+        and columns, `(size, rows)` and `(size, columns)`.
         """
         size, rows, columns = self.shape
-        shapes: list[tuple[int, ...]] = [(size,)] * dual_norms
-        if self.noise is None:
-            return shapes
-        return [*shapes, (size, rows), (size, columns)]
+        shapes: list[tuple[int, ...]] = [(size,), (size,)]
+        if self.noise is not None:
+            shapes += [(size, rows), (size, columns)]
+        return tuple(np.zeros(shape, "float32") for shape in shapes)
 
     @functools.cached_property
     def place_in_chunk(self) -> np.ndarray:
@@ -207,6 +208,31 @@ class Plan:
         whole = stack.gather(dict(zip(indices, found, strict=True)))
         return whole if len(indices) == 1 else backend.whole(whole)
 
+    def of_stacks(self, x: Tensor) -> list[Tensor]:
+        """The entries of each stack's matrices, `(n,)` each.
+
+        Args:
+            x: One number for each matrix, `(matrices,)`.
+        """
+        parts = [work.matrices for work in self.stacks]
+        return _entries(x, parts, self._stack_order)
+
+    def of_whitened(self, x: Tensor) -> list[Tensor]:
+        """The entries of the matrices of each tensor in `"row_noise"`.
+
+        Args:
+            x: One number for each matrix, `(matrices,)`.
+        """
+        return _entries(x, self.whitened, self._whitened_order)
+
+    @functools.cached_property
+    def _stack_order(self) -> np.ndarray:
+        return _joined([work.matrices for work in self.stacks])
+
+    @functools.cached_property
+    def _whitened_order(self) -> np.ndarray:
+        return _joined(self.whitened)
+
     def whitened_shapes(self) -> list[tuple[int, int, int]]:
         """Matrices, rows and columns of each tensor of the rows' noise."""
         shapes = {
@@ -225,6 +251,26 @@ class Plan:
             for count, stack, norm in work
         )
         return int(max(needed, default=0))
+
+
+def _entries(
+    x: Tensor, parts: Sequence[np.ndarray], order: np.ndarray
+) -> list[Tensor]:
+    """The entries of x in each part, by one operation.
+
+    Args:
+        x: `(matrices,)`.
+        parts: Positions in x, one array for each part.
+        order: All of them, one part after the other.
+    """
+    if not parts:
+        return []
+    found = backend.take(x, backend.constant(order))
+    return backend.pieces(found, [len(part) for part in parts])
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([*parts, np.zeros(0, "int32")])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

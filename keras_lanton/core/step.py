@@ -138,17 +138,17 @@ def step_(
         G_t in B_t of each variable.
     """
     # Lines 7 to 9 come first: line 5 may overwrite B_{t-1}.
-    ratio: Tensor | float = 1.0
+    ratio, share = 1.0, None
     new = dict(state)
     if settings.noise is not None:
-        ratio, changed = measure(
+        ratio, share, changed = measure(
             plan, settings.noise, G, B_last, state, active=active, t=t
         )
         new |= changed
         if changed:
             active = backend.after(changed["noise"], active)
     rates = lmo_rates(plan, ratio, active, eta)
-    unit = _noise_unit(plan, settings, new)
+    units = _noise_units(plan, settings, share)
     scalars = find_scalars(plan, settings, state["last_step"], active, eta, t)
 
     # Line 5: B_t.
@@ -158,7 +158,7 @@ def step_(
     # Line 6: O_t. Line 10: X_{t+1}. One stack after the other, which keeps
     # memory low where steps are eager.
     X = list(X)
-    for work in plan.stacks:
+    for work, rate, unit in zip(plan.stacks, rates, units, strict=True):
         M = plan.gather(
             work.stack, _with_nesterov(settings, work.stack, B, G, scalars)
         )
@@ -172,7 +172,7 @@ def step_(
             X,
             work.stack,
             O,
-            backend.take(rates, backend.constant(work.matrices)),
+            rate,
             scalars.decay_factor,
             cautious=settings.cautious,
             casts=_casts(settings, work.stack.indices, t),
@@ -186,8 +186,8 @@ def step_(
 
 def lmo_rates(
     plan: Plan, ratio: Tensor | float, active: Tensor, eta: Tensor
-) -> Tensor:
-    """-eta_t^l s of each matrix, 0 without a gradient, `(matrices,)`.
+) -> list[Tensor]:
+    """-eta_t^l s of each stack's matrices, 0 without a gradient, `(n,)` each.
 
     Args:
         plan: The plan.
@@ -198,7 +198,8 @@ def lmo_rates(
     with backend.on_host():
         mask = ops.cast(active, "float32")
     rates = eta * ratio * backend.on_device(mask)
-    return backend.constant(plan.step_scale) * rates
+    rates = backend.constant(plan.step_scale) * rates
+    return plan.of_stacks(rates)
 
 
 def find_scalars(
@@ -288,15 +289,14 @@ def _with_nesterov(
     return dict(zip(stack.indices, backend.lerp(*chosen), strict=True))
 
 
-def _noise_unit(
-    plan: Plan, settings: StepSettings, state: State
-) -> Tensor | None:
-    """The unit of the noise of rows and columns, if it is measured."""
-    if settings.noise is None or not plan.whitened:
-        return None
-    return noise_unit(
-        settings.noise, state["measurements"], beta_1=settings.beta_1
-    )
+def _noise_units(
+    plan: Plan, settings: StepSettings, share: Tensor | None
+) -> list[Tensor] | list[None]:
+    """The unit of the rows' noise of each stack; None if it is not measured."""
+    if settings.noise is None or share is None or not plan.whitened:
+        return [None] * len(plan.stacks)
+    unit = noise_unit(settings.noise, share, beta_1=settings.beta_1)
+    return plan.of_stacks(unit)
 
 
 def _entry_noise(
@@ -308,7 +308,7 @@ def _entry_noise(
     return entry_noise(
         work.noise,
         state,
-        backend.take(unit, backend.constant(work.matrices)),
+        unit,
         beta_1=settings.beta_1,
         nesterov=settings.nesterov,
     )

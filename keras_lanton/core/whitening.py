@@ -27,17 +27,17 @@ NORMS = (1e-30, 1e30)
 SIGNAL_WEIGHT = 0.1
 
 
-def line_rms(D: Tensor) -> tuple[Tensor, Tensor]:
-    """Root mean squares of rows and of columns.
+def line_rms(unit: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
+    """Root mean squares of the rows and of the columns of D = norm unit.
 
     Args:
-        D: `(n, rows, columns)`, any float dtype, entries of any finite size.
+        unit: `(n, rows, columns)` float32, of Frobenius norm 1 or 0.
+        norm: `(n, 1, 1)` float32: the norms of D.
 
     Returns:
         `(n, rows)` and `(n, columns)`, float32, in the units of D.
     """
-    unit, norm = backend.unit_norm(D)
-    rows, columns = D.shape[-2:]
+    rows, columns = unit.shape[-2:]
     of_rows, of_columns = backend.line_lengths(unit)
     return (
         norm[..., 0] / columns**0.5 * of_rows,

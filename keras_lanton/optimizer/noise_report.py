@@ -12,6 +12,7 @@ from keras import ops
 from keras_lanton.backends import backend
 from keras_lanton.core.noise import comparable_noise
 from keras_lanton.core.noise import rate_ratio
+from keras_lanton.core.noise import share_of_measurements
 from keras_lanton.core.plan import Plan
 from keras_lanton.optimizer.state import StateVariables
 from keras_lanton.settings import NoiseAdaptiveRate
@@ -155,7 +156,8 @@ def report_noise(
         For each path a dict of arrays `(batch,)`; see
         `LMOOptimizer.noise_report`.
     """
-    measured = (snapshot.noise, snapshot.measurements)
+    share = share_of_measurements(rate.beta_2, snapshot.measurements)
+    measured = (snapshot.noise, share)
     noise, ratio = (
         ops.convert_to_numpy(x)
         for x in (

@@ -6,6 +6,7 @@ from keras import ops
 
 from helpers.norms import EXACT
 from helpers.norms import lmo
+from keras_lanton.backends import backend
 from keras_lanton.core.norms import RMS
 from keras_lanton.core.norms import Sign
 from keras_lanton.core.whitening import EntryNoise
@@ -26,7 +27,8 @@ def factored():
 
 
 def noise_of(deviations):
-    rows, columns = line_rms(ops.convert_to_tensor(deviations))
+    unit, norm = backend.unit_norm(ops.convert_to_tensor(deviations))
+    rows, columns = line_rms(unit, norm)
     return EntryNoise(
         rows=rows,
         columns=columns,
