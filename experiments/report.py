@@ -54,6 +54,7 @@ TABLES = {
     "lowest": (sweeps.FINALS,),
     "noise": sweeps.NOISE,
     "sizes": sweeps.SIZES,
+    "large_batches": (sweeps.LARGE_BATCHES,),
     "default_rate": (sweeps.DEFAULT_RATE,),
     "windows": (sweeps.WINDOWS,),
     "halves": sweeps.HALVES,
@@ -114,6 +115,17 @@ def larger(results):
         if any(row[1:]):
             rows.append(row)
     return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
+
+
+def large_batches(results):
+    """Contestants in large batches, each at the best of its rates."""
+    frame = tables.by_value(sweeps.LARGE_BATCHES, results)
+    rows = [
+        [label, f"{some.min():.3f}", f"{some.idxmin():g}", listed(some.index)]
+        for label, losses in frame.iterrows()
+        if len(some := losses.dropna())
+    ]
+    return markdown(["", "loss", "at the rate", "of"], rows)
 
 
 def coefficients(results):
@@ -243,6 +255,7 @@ BODIES = {
     "lowest": lowest,
     "noise": noise,
     "larger": larger,
+    "best_of_large_batches": large_batches,
     "coefficients": coefficients,
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,

@@ -27,6 +27,11 @@ FOUND = {
     "normuon": LITTLE_DECAY,
     "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
 }
+# AdamW for embeddings and heads, instead of signs.
+BY_ADAMW = {
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "embedding_scale": None,
+}
 LOW = (1.25e-3, 2.5e-3, 5e-3)
 MIDDLE = (2.5e-3, 5e-3, 1e-2)
 HIGH = (*MIDDLE, 2e-2)
@@ -213,6 +218,38 @@ SIZES = tuple(
         reference=label_of("cubic"),
     )
     for caption, others in OTHERS.items()
+)
+
+# Batches so large that a run has 330 steps.
+LARGE = {"batch_size": 256}
+RATES_OF_LARGE = {
+    "lanton": HIGH[1:],
+    "lanton_without_noise": HIGH[1:],
+    "d_muon": (2e-2, 4e-2, 8e-2),
+    "normuon": (2e-2, 4e-2),
+    "adamw_tables": (4e-3, 8e-3, 1.6e-2),
+}
+LARGE_BATCHES = Grid(
+    caption="S, 16,384 tokens",
+    rows=(
+        *rows_of(runs_at(RATES_OF_LARGE, **LARGE)),
+        *(
+            (label, run_for("lanton", 1e-2, changes, **LARGE))
+            for label, changes in (
+                ("`Lanton(embedding_scale=100)`", {"embedding_scale": 100.0}),
+                ("`Lanton(embedding_scale=1000)`", {"embedding_scale": 1000.0}),
+                ("`Lanton()`, embeddings by AdamW", BY_ADAMW),
+                (
+                    "the same at 4 times the rate",
+                    {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 4.0},
+                ),
+                (
+                    "`Lanton()`, gains and biases at 4 times the rate",
+                    {"auxiliary_adamw.lr_ratio": 4.0},
+                ),
+            )
+        ),
+    ),
 )
 
 # -- Rates -------------------------------------------------------------------
@@ -409,11 +446,6 @@ MEMORY = Table(
     seeds=(1, 2, 3),
     reference="`Lanton()`",
 )
-# AdamW for embeddings and heads, instead of signs.
-BY_ADAMW = {
-    "auxiliary_adamw.roles": ("embedding", "vector"),
-    "embedding_scale": None,
-}
 
 
 def by_scale(caption, cases, scales, **fields):
@@ -538,6 +570,7 @@ QUESTIONS = {
     "lowest": (FINALS,),
     "noise": NOISE,
     "sizes": SIZES,
+    "large_batches": (LARGE_BATCHES,),
     "rates": (WINDOWS, DEFAULT_RATE, *HALVES),
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
