@@ -199,10 +199,8 @@ def _sample(
         norms = [group.norm.dual(D)]
     else:
         unit, norm = backend.unit_norm(D)
-        norms, lines = (
-            [group.norm.dual_of_unit(unit, norm)],
-            line_rms(unit, norm),
-        )
+        norms = [group.norm.dual_of_unit(unit, norm)]
+        lines = line_rms(unit, norm)
     if settings.alpha_unit == "signal":
         norms.append(group.norm.dual(_chunk(group, chunk, B_last)))
     return (*norms, *(backend.minimum(one, LARGEST) for one in lines))
