@@ -226,7 +226,7 @@ RATES_OF_LARGE = {
     "lanton": HIGH[1:],
     "lanton_without_noise": HIGH[1:],
     "d_muon": (2e-2, 4e-2, 8e-2),
-    "normuon": (2e-2, 4e-2),
+    "normuon": (2e-2, 4e-2, 8e-2),
     "adamw_tables": (4e-3, 8e-3, 1.6e-2),
 }
 LARGE_BATCHES = Grid(
@@ -236,7 +236,6 @@ LARGE_BATCHES = Grid(
         *(
             (label, run_for("lanton", 1e-2, changes, **LARGE))
             for label, changes in (
-                ("`Lanton(embedding_scale=100)`", {"embedding_scale": 100.0}),
                 ("`Lanton(embedding_scale=1000)`", {"embedding_scale": 1000.0}),
                 ("`Lanton()`, embeddings by AdamW", BY_ADAMW),
                 (
