@@ -319,7 +319,11 @@ def train_backbone(name):
 
 
 def jax_backbone(name):
-    """How far the weights are off, and how many lie on several devices."""
+    """How far the weights are off, and how many lie on several devices.
+
+    The largest RMS of a variable: a sign of the embedding whose momentum is
+    near 0 turns with the order of sums, which differs from run to run.
+    """
     from keras import distribution
 
     _, alone = train_backbone(name)
@@ -332,7 +336,8 @@ def jax_backbone(name):
         )
     )
     variables, found = train_backbone(name)
-    far = [np.abs(x - y).max() for x, y in zip(found, alone, strict=True)]
+    pairs = zip(found, alone, strict=True)
+    far = [np.sqrt(np.mean((x - y) ** 2)) for x, y in pairs]
     split = [v for v in variables if not v.value.sharding.is_fully_replicated]
     return {"difference": float(max(far)), "split": len(split)}
 
@@ -659,7 +664,8 @@ def test_layout_maps_of_keras_hub(name):
     hub()
     found = run("jax_backbone", {"name": name}, devices=8)
     assert found["split"] >= 6
-    assert found["difference"] < 2e-5  # updates have an RMS of 2e-3
+    # Observed 4e-7, and 2e-6 with one sign turned; updates have 2e-3.
+    assert found["difference"] < 5e-6
 
 
 @on_jax
