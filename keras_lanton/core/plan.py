@@ -215,7 +215,7 @@ class Plan:
             x: One number for each matrix, `(matrices,)`.
         """
         parts = [work.matrices for work in self.stacks]
-        return _entries(x, parts, self._stack_order)
+        return _entries(x, parts, self._stack_order) if parts else []
 
     def of_whitened(self, x: Tensor) -> list[Tensor]:
         """The entries of the matrices of each tensor in `"row_noise"`.
@@ -227,11 +227,11 @@ class Plan:
 
     @functools.cached_property
     def _stack_order(self) -> np.ndarray:
-        return _joined([work.matrices for work in self.stacks])
+        return np.concatenate([work.matrices for work in self.stacks])
 
     @functools.cached_property
     def _whitened_order(self) -> np.ndarray:
-        return _joined(self.whitened)
+        return np.concatenate(self.whitened)
 
     def whitened_shapes(self) -> list[tuple[int, int, int]]:
         """Matrices, rows and columns of each tensor of the rows' noise."""
@@ -263,14 +263,8 @@ def _entries(
         parts: Positions in x, one array for each part.
         order: All of them, one part after the other.
     """
-    if not parts:
-        return []
     found = backend.take(x, backend.constant(order))
     return backend.pieces(found, [len(part) for part in parts])
-
-
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([*parts, np.zeros(0, "int32")])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -301,13 +301,14 @@ def jax_collectives(options, rows, columns):
 
 
 def train_backbone(name):
-    """The weights of a small backbone, as variables and as arrays."""
+    """The weights of a small backbone, as variables; before, and after."""
     keras.utils.set_random_seed(0)
     model = getattr(hub(), name)(**{**DECODER, **BACKBONES[name]})
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
         value = rng.normal(size=variable.shape) / variable.shape[0] ** 0.5
         variable.assign(value.astype("float32"))
+    start = [ops.convert_to_numpy(v) for v in model.trainable_variables]
     optimizer = lanton(learning_rate=0.01, noise_interval=2, ns_steps=2)
     model.compile(optimizer=optimizer.read_roles(model), loss="mse")
     tokens = rng.integers(0, DECODER["vocabulary_size"], (32, 6))
@@ -315,18 +316,17 @@ def train_backbone(name):
     y = rng.normal(size=(32, 6, DECODER["hidden_dim"]))
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
     found = model.trainable_variables
-    return found, [ops.convert_to_numpy(v) for v in found]
+    return found, start, [ops.convert_to_numpy(v) for v in found]
 
 
 def jax_backbone(name):
     """How far the weights are off, and how many lie on several devices.
 
-    The largest RMS of a variable: a sign of the embedding whose momentum is
-    near 0 turns with the order of sums, which differs from run to run.
+    The largest difference of a variable, over the RMS of its change.
     """
     from keras import distribution
 
-    _, alone = train_backbone(name)
+    _, start, alone = train_backbone(name)
     devices = distribution.list_devices("cpu")
     mesh = distribution.DeviceMesh((2, 4), ["batch", "model"], devices=devices)
     layout_map = getattr(hub(), name).get_layout_map(mesh)
@@ -335,9 +335,11 @@ def jax_backbone(name):
             layout_map=layout_map, batch_dim_name="batch"
         )
     )
-    variables, found = train_backbone(name)
-    pairs = zip(found, alone, strict=True)
-    far = [np.sqrt(np.mean((x - y) ** 2)) for x, y in pairs]
+    variables, _, found = train_backbone(name)
+    far = [
+        np.abs(x - y).max() / np.sqrt(np.mean((y - z) ** 2))
+        for x, y, z in zip(found, alone, start, strict=True)
+    ]
     split = [v for v in variables if not v.value.sharding.is_fully_replicated]
     return {"difference": float(max(far)), "split": len(split)}
 
@@ -664,8 +666,8 @@ def test_layout_maps_of_keras_hub(name):
     hub()
     found = run("jax_backbone", {"name": name}, devices=8)
     assert found["split"] >= 6
-    # Observed 4e-7, and 2e-6 with one sign turned; updates have 2e-3.
-    assert found["difference"] < 5e-6
+    # Of hidden matrices, which change by 0.036, this is 2e-5.
+    assert found["difference"] < 6e-4
 
 
 @on_jax
