@@ -9,7 +9,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_lanton.core.noise import sample_variance
 from keras_lanton.optimizer.lmo import LMOOptimizer
 from keras_lanton.roles.block_kinds import block_of
 from keras_lanton.roles.sources import without_numbers
@@ -42,8 +41,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             step, path, matrix, role, block, noise, ratio, learning_rate. If
             the file exists, the monitor keeps its rows up to the optimizer's
             step, so that a resumed run continues them.
-        tensorboard: A `keras.callbacks.TensorBoard`, or None: the figures go
-            to the run `noise` in its `log_dir` as scalars.
         print_every: Batches from one line under the progress bar to the next,
             at least 1, or None.
 
@@ -66,7 +63,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self,
         every: int = 10,
         csv: str | os.PathLike[str] | None = None,
-        tensorboard: Any = None,
         print_every: int | None = None,
     ) -> None:
         super().__init__()
@@ -75,17 +71,8 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             raise ValueError(
                 f"`csv` must be None or a path. Received: csv={shown(csv)}"
             )
-        if not isinstance(
-            tensorboard, (type(None), keras.callbacks.TensorBoard)
-        ):
-            raise ValueError(
-                "`tensorboard` must be None or a "
-                "`keras.callbacks.TensorBoard`. "
-                f"Received: tensorboard={shown(tensorboard)}"
-            )
         self.every = every
         self.csv = None if csv is None else pathlib.Path(csv)
-        self.tensorboard: Any = tensorboard
         self.print_every = print_every
         self._batches = 0  # of all calls of `fit`
         self._last_batch = -1  # of this epoch
@@ -94,7 +81,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._columns: list[tuple[str, int, VariableSpec]] = []
         self._steps: list[int] = []
         self._rows: dict[str, list[np.ndarray]] = {f: [] for f in FIGURES}
-        self._writer: Any = None
 
     # The records.
 
@@ -111,28 +97,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def noise(self) -> np.ndarray:
         """sqrt(H), in the unit of `alpha_unit`, `(records, matrices)`."""
         return self._stacked("noise")
-
-    @property
-    def noise_scale(self) -> np.ndarray:
-        """Noise over signal, both squared, in batches, `(records, matrices)`.
-
-        The noise is that of one gradient, the signal the dual norm of the
-        momentum. The momentum is noisy itself, and a gradient also changes
-        from step to step. So compare the figure between matrices, and between
-        times of a run.
-
-        Raises:
-            ValueError: If the noise is not in units of the signal.
-        """
-        optimizer = self._optimizer()
-        rate = optimizer.noise
-        if rate is None or rate.alpha_unit != "signal":
-            raise ValueError(
-                "`noise_scale` needs NoiseAdaptiveRate(alpha_unit='signal'). "
-                f"Received: noise={rate!r}"
-            )
-        variance = sample_variance(rate.reference, optimizer.beta_1)
-        return self.noise**2 / variance
 
     @property
     def ratio(self) -> np.ndarray:
@@ -208,10 +172,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_begin(self, logs: Any = None) -> None:
         """Refuses a model whose optimizer measures nothing."""
         self._optimizer()
-        if self.tensorboard is not None and self._writer is None:
-            self._writer = self.tensorboard.summary.create_file_writer(
-                os.path.join(self.tensorboard.log_dir, "noise")
-            )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Batches are counted anew in each epoch."""
@@ -231,7 +191,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             print(f"\n{self._line()}", flush=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Files have all of an epoch at its end, and `logs` a summary."""
+        """The file has all of an epoch at its end, and `logs` a summary."""
         self._read()
         if logs is not None:
             logs.update(self._summary())
@@ -240,8 +200,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Writes what is left."""
         self._resume_once()  # a finished run has no epoch
         self._read()
-        if self._writer is not None:
-            self._writer.flush()
 
     # How.
 
@@ -355,22 +313,17 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._write()
 
     def _write(self) -> None:
-        """The last record to the files."""
+        """The last record to the file."""
+        if self.csv is None:
+            return
         step, last = self._steps[-1], [self._rows[f][-1] for f in FIGURES]
-        if self.csv is not None:
-            with self.csv.open("a", newline="") as file:
-                csv_files.writer(file).writerows(
-                    (step, path, k, spec.role, block_of(spec), *figures)
-                    for (path, k, spec), figures in zip(
-                        self._columns, np.stack(last, 1).tolist(), strict=True
-                    )
+        with self.csv.open("a", newline="") as file:
+            csv_files.writer(file).writerows(
+                (step, path, k, spec.role, block_of(spec), *figures)
+                for (path, k, spec), figures in zip(
+                    self._columns, np.stack(last, 1).tolist(), strict=True
                 )
-        if self._writer is not None:
-            scalar, paths = self.tensorboard.summary.scalar, self.paths
-            with self._writer.as_default(step=step):
-                for name, row in zip(FIGURES, last, strict=True):
-                    for path, value in zip(paths, row.tolist(), strict=True):
-                        scalar(f"{name}/{path}", value)
+            )
 
     def _stacked(self, name: str) -> np.ndarray:
         self._read()

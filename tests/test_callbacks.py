@@ -238,24 +238,6 @@ def test_csv_whose_last_row_is_cut_off(tmp_path):
 
 
 @logic
-def test_tensorboard(tmp_path):
-    tf = pytest.importorskip("tensorflow")
-    board = keras.callbacks.TensorBoard(str(tmp_path), write_graph=False)
-    model, monitor = make_model(), NoiseMonitor(every=3, tensorboard=board)
-    fit(model, board, monitor)
-    (path,) = (tmp_path / "noise").iterdir()
-    wanted = f"ratio/{monitor.paths[0]}"
-    found = {
-        event.step: tf.make_ndarray(value.tensor)
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == wanted
-    }
-    assert list(found) == [3, 6]
-    np.testing.assert_array_equal(list(found.values()), monitor.ratio[:, 0])
-
-
-@logic
 def test_logs_have_a_summary(tmp_path):
     """What CSVLogger and `History` get, though no record was taken yet."""
     model, monitor = make_model(), NoiseMonitor(every=100)
@@ -311,7 +293,6 @@ def test_picture(tmp_path):
         {"print_every": 0},
         {"print_every": "10"},
         {"csv": 3},
-        {"tensorboard": "logs"},
     ],
     ids=str,
 )
@@ -328,17 +309,6 @@ def test_wrong_arguments(arguments):
 def test_optimizers_that_measure_nothing(optimizer):
     with pytest.raises(ValueError, match="Received: optimizer="):
         fit(make_model(optimizer), NoiseMonitor())
-
-
-@logic
-def test_noise_scale():
-    """Half of the squared noise: a sample has two gradients' noise."""
-    monitor, _ = fit(make_model(noise=EVERY_STEP), NoiseMonitor(every=1))
-    np.testing.assert_allclose(monitor.noise_scale, monitor.noise**2 / 2)
-    model = make_model(noise=NoiseAdaptiveRate(alpha_unit="absolute"))
-    monitor, _ = fit(model, NoiseMonitor(every=1))
-    with pytest.raises(ValueError, match="Received: noise="):
-        monitor.noise_scale  # noqa: B018
 
 
 @logic
