@@ -67,14 +67,17 @@ class Arithmetic:
         """
         return factor * ops.cast(X, "float32")
 
-    def scaled(self, X: Tensor, factor: Tensor) -> Tensor:
-        """The product factor X in float32: a new tensor.
+    def scaled(
+        self, X: Tensor, factor: Tensor, dtype: str = "float32"
+    ) -> Tensor:
+        """The product factor X: a new tensor, computed in float32.
 
         Args:
             X: A tensor of any float dtype.
             factor: A float32 tensor that broadcasts to X.
+            dtype: Of the result.
         """
-        return factor * ops.cast(X, "float32")
+        return ops.cast(factor * ops.cast(X, "float32"), dtype)
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """A tensor cut into consecutive pieces along its first axis."""
@@ -281,7 +284,7 @@ class Arithmetic:
         return _largest_entry(stack, axis=(-2, -1))
 
     def unit_norm(
-        self, X: Tensor, dtype: str = "float32", *, in_range: bool = False
+        self, X: Tensor, dtype: str = "float32"
     ) -> tuple[Tensor, Tensor]:
         """X over its Frobenius norm, and that norm.
 
@@ -291,19 +294,15 @@ class Arithmetic:
         Args:
             X: `(..., m, n)`, any float dtype.
             dtype: Of the first result, which is computed in float32.
-            in_range: Whether the sum of the squares is known to be in
-                float32's range: that of X itself is then taken.
 
         Returns:
             `(..., m, n)` of norm 1, and `(..., 1, 1)` float32, at most its
             largest number; zero stays zero.
         """
         X = ops.cast(X, "float32")
-        scale: Tensor | float = 1.0
-        if not in_range:
-            scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
-            scale = self.clip(scale, SMALLEST_DIVISOR, LARGEST_DIVISOR)
-            X = X / scale
+        scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+        scale = self.clip(scale, SMALLEST_DIVISOR, LARGEST_DIVISOR)
+        X = X / scale
         squares = ops.sum(X * X, axis=(-2, -1), keepdims=True)
         unit = ops.cast(X * ops.rsqrt(self.divisor(squares)), dtype)
         return unit, self.minimum(scale * ops.sqrt(squares), LARGEST)
@@ -318,6 +317,17 @@ class Arithmetic:
             `(..., 1, 1)` float32.
         """
         return self.unit_norm(X)[1]
+
+    def column_lengths(self, X: Tensor) -> Tensor:
+        """Euclidean lengths of the columns of matrices.
+
+        Args:
+            X: `(..., m, n)` float32, with squares in its range.
+
+        Returns:
+            `(..., 1, n)` float32.
+        """
+        return ops.sqrt(ops.sum(X * X, axis=-2, keepdims=True))
 
     def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Euclidean lengths of the rows and of the columns of matrices.

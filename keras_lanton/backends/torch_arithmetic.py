@@ -91,7 +91,7 @@ class TorchArithmetic(Arithmetic):
         return torch.mul(X, factor).float()
 
     def unit_norm(
-        self, X: Tensor, dtype: str = "float32", *, in_range: bool = False
+        self, X: Tensor, dtype: str = "float32"
     ) -> tuple[Tensor, Tensor]:
         """See the reference: on a CPU with one new tensor instead of four."""
         if X.device.type == "cpu":
@@ -100,26 +100,33 @@ class TorchArithmetic(Arithmetic):
             inverse = torch.where(norms > 0, norms, 1.0).reciprocal()
             if bool(((inverse > 1e-30) & (inverse < 1e30)).all()):
                 return _times(X, inverse.float(), dtype), norms.float()
-        scale: Tensor | float = 1.0
-        if not in_range:
-            scale, X = _below_one(X)
-        norms = torch.linalg.vector_norm(
-            X, dim=(-2, -1), keepdim=True, dtype=torch.float32
-        )
+        scale, X = _below_one(X)
+        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
         inverse = norms.clamp(min=arithmetic.SMALLEST_DIVISOR).reciprocal()
-        if not in_range and dtype == "float32":
+        if dtype == "float32":
             unit = X.mul_(inverse)  # a tensor of its own
         else:
             unit = _times(X, inverse, dtype)
         return unit, (scale * norms).clamp(max=arithmetic.LARGEST)
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
-        """See the reference: on a CPU without a new tensor."""
+        """See the reference: without a new tensor, where there is float64."""
         if X.device.type == "cpu" and X.dtype == torch.float32:
-            return _frobenius_norms(X).clamp(max=arithmetic.LARGEST).float()
-        scale, X = _below_one(X)
-        norms = torch.linalg.vector_norm(X, dim=(-2, -1), keepdim=True)
-        return (scale * norms).clamp(max=arithmetic.LARGEST)
+            norms = _frobenius_norms(X)
+        elif X.device.type in ("cpu", "cuda"):
+            norms = torch.linalg.vector_norm(
+                X, dim=(-2, -1), keepdim=True, dtype=torch.float64
+            )
+        else:
+            scale, X = _below_one(X)
+            norms = scale * torch.linalg.vector_norm(
+                X, dim=(-2, -1), keepdim=True
+            )
+        return norms.clamp(max=arithmetic.LARGEST).float()
+
+    def column_lengths(self, X: Tensor) -> Tensor:
+        """See the reference: in one pass."""
+        return torch.linalg.vector_norm(X, dim=-2, keepdim=True)
 
     def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """See the reference: on a GPU in two passes."""
@@ -150,9 +157,11 @@ class TorchArithmetic(Arithmetic):
                 _shrink_signs(x, one, r, c, out)
         return found
 
-    def scaled(self, X: Tensor, factor: Tensor) -> Tensor:
+    def scaled(
+        self, X: Tensor, factor: Tensor, dtype: str = "float32"
+    ) -> Tensor:
         """See the reference: in one pass."""
-        return torch.mul(X, factor).float()
+        return _times(X, factor, dtype)
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
         """A tensor cut into consecutive pieces along its first axis."""

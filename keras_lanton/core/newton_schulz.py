@@ -3,6 +3,7 @@
 `fast.newton_schulz` has forms of it that take less time.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from keras import ops
@@ -17,8 +18,16 @@ def transpose(X: Tensor) -> Tensor:
     return ops.swapaxes(X, -2, -1)
 
 
+def unit(X: Tensor, dtype: str) -> Tensor:
+    """X over its Frobenius norm: `(..., m, n)`, in a dtype."""
+    return backend.unit_norm(X, dtype)[0]
+
+
 def newton_schulz(
-    X: Tensor, rows: Sequence[Row], *, in_range: bool = False
+    X: Tensor,
+    rows: Sequence[Row],
+    *,
+    unit: Callable[..., Tensor] = unit,
 ) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 
@@ -28,7 +37,7 @@ def newton_schulz(
     Args:
         X: `(..., m, n)`, any float dtype.
         rows: Coefficients (a, b, c), one row per step.
-        in_range: Whether the sum of X's squares is in float32's range.
+        unit: Function of X and a dtype to matrices of Frobenius norm 1.
 
     Returns:
         `(..., m, n)`, float32: U p(S) V^T, with p(S) near 1 for every
@@ -39,7 +48,8 @@ def newton_schulz(
         arXiv 2409.20325.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X, _ = backend.unit_norm(transpose(X) if tall else X, in_range=in_range)
+    X = unit(X, "float32")
+    X = transpose(X) if tall else X
     for a, b, c in rows:
         A = ops.matmul(X, transpose(X))
         P = b * A + c * ops.matmul(A, A)

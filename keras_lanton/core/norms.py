@@ -185,10 +185,14 @@ class Spectral(Norm):
         polar = self.polar(*B.shape[-2:])
         if noise is None:
             return self.map_matrices(polar, B)
-        return self.map_matrices(
-            lambda parts: polar(whiten(*parts), in_range=True),
-            (B, *noise.of_each()),
-        )
+
+        def of_whitened(parts: tuple[Tensor, ...]) -> Tensor:
+            M, rows, columns, m = parts
+            return polar(
+                M, unit=lambda M, dtype: whiten(M, rows, columns, m, dtype)
+            )
+
+        return self.map_matrices(of_whitened, (B, *noise.of_each()))
 
     def dual(self, D: Tensor) -> Tensor:
         """The nuclear norm [Alg. 1, line 7]."""
@@ -217,7 +221,7 @@ class Spectral(Norm):
     def polar(self, rows: int, columns: int) -> Callable[..., Tensor]:
         """The polar factor of matrices of a shape, as a function of them.
 
-        Its `in_range` says that the sum of their squares is in float32's range.
+        Its `unit` is a function of them and a dtype: what gives them norm 1.
 
         Args:
             rows: Rows of each matrix.

@@ -45,7 +45,13 @@ def line_rms(unit: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def whiten(M: Tensor, rows: Tensor, columns: Tensor, m: Tensor) -> Tensor:
+def whiten(
+    M: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    m: Tensor,
+    dtype: str = "float32",
+) -> Tensor:
     """M_ij / (r'_i c'_j), r'_i^2 = r_i^2 + w mean(M^2), likewise c'_j.
 
     With little noise this is M but for its scale; without any it is M.
@@ -55,10 +61,10 @@ def whiten(M: Tensor, rows: Tensor, columns: Tensor, m: Tensor) -> Tensor:
         rows: r_i / m, `(..., rows, 1)` float32; 0 without noise.
         columns: c_j / m, `(..., 1, columns)` float32; likewise.
         m: RMS of the noise, `(..., 1, 1)` float32; 0 without noise.
+        dtype: Of the result, which is computed in float32.
 
     Returns:
-        `(..., rows, columns)`, float32, up to a factor for each matrix, with
-        which the sum of squares is in float32's range.
+        `(..., rows, columns)`, of Frobenius norm 1 or 0.
     """
     size = (M.shape[-2] * M.shape[-1]) ** 0.5
     below = backend.divisor(m) * (size / SIGNAL_WEIGHT**0.5)
@@ -70,7 +76,12 @@ def whiten(M: Tensor, rows: Tensor, columns: Tensor, m: Tensor) -> Tensor:
     row_factors = ops.rsqrt(ops.square(rows / unit) + floor)
     row_factors = row_factors / backend.clip(norm, *NORMS)
     column_factors = ops.rsqrt(ops.square(columns / unit) + floor)
-    return backend.scale_(backend.scaled(M, row_factors), column_factors)
+    scaled = backend.scaled(M, row_factors)
+    # The norm from the columns' lengths: their factors take no pass before it.
+    lengths = backend.column_lengths(scaled) * column_factors
+    norm = ops.norm(lengths, axis=-1, keepdims=True)
+    factors = column_factors / backend.clip(norm, *NORMS)
+    return backend.scaled(scaled, factors, dtype)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -5,13 +5,14 @@ Both take a `Products`, which says how matrices are multiplied.
 
 import functools
 import itertools
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_lanton.backends import backend
 from keras_lanton.core.newton_schulz import transpose
+from keras_lanton.core.newton_schulz import unit
 from keras_lanton.fast.products import Products
 from keras_lanton.types import Row
 from keras_lanton.types import Tensor
@@ -25,7 +26,7 @@ def standard_newton_schulz(
     *,
     dtype: str = "float32",
     products: Products = DENSE,
-    in_range: bool = False,
+    unit: Callable[..., Tensor] = unit,
 ) -> Tensor:
     """The map of `core.newton_schulz` [Alg. 1, line 6].
 
@@ -34,15 +35,14 @@ def standard_newton_schulz(
         rows: Coefficients, one row per step.
         dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
-        in_range: Whether the sum of X's squares is in float32's range.
+        unit: Function of X and `dtype` to matrices of Frobenius norm 1.
 
     Returns:
         `(..., m, n)`, in `dtype`.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X = transpose(X) if tall else X
-    X, _ = backend.unit_norm(X, dtype, in_range=in_range)
-    X = products.split(X)
+    X = unit(X, dtype)
+    X = products.split(transpose(X) if tall else X)
     for a, b, c in rows:
         P, p = _polynomial(products.gram(X), b, c, products)
         X = products.apply(P, X, beta=a, alpha=p)
@@ -66,7 +66,7 @@ def gram_newton_schulz(
     restarts: Sequence[int] = (),
     dtype: str = "float32",
     products: Products = DENSE,
-    in_range: bool = False,
+    unit: Callable[..., Tensor] = unit,
 ) -> Tensor:
     """The same map, iterated on R = X X^T.
 
@@ -82,7 +82,7 @@ def gram_newton_schulz(
             `restart_rows`.
         dtype: Dtype of the products; X is normalized in float32 before.
         products: How matrices are multiplied.
-        in_range: Whether the sum of X's squares is in float32's range.
+        unit: Function of X and `dtype` to matrices of Frobenius norm 1.
 
     Returns:
         `(..., m, n)`, in `dtype`.
@@ -92,9 +92,8 @@ def gram_newton_schulz(
         github.com/Dao-AILab/gram-newton-schulz.
     """
     tall = X.shape[-2] > X.shape[-1]
-    X = transpose(X) if tall else X
-    X, _ = backend.unit_norm(X, dtype, in_range=in_range)
-    X = products.split(X)
+    X = unit(X, dtype)
+    X = products.split(transpose(X) if tall else X)
     starts = (0, *sorted(restarts))
     for start, end in zip(starts, (*starts[1:], len(rows)), strict=True):
         Q = _gram_factor(X, rows[start:end], products)
