@@ -54,7 +54,7 @@ TABLES = {
     "lowest": (sweeps.FINALS,),
     "noise": sweeps.NOISE,
     "sizes": sweeps.SIZES,
-    "large_batches": (sweeps.LARGE_BATCHES,),
+    "large_batches": tuple(sweeps.LARGE_BATCHES.values()),
     "default_rate": (sweeps.DEFAULT_RATE,),
     "windows": (sweeps.WINDOWS,),
     "halves": sweeps.HALVES,
@@ -119,13 +119,21 @@ def larger(results):
 
 def large_batches(results):
     """Contestants in large batches, each at the best of its rates."""
-    frame = tables.by_value(sweeps.LARGE_BATCHES, results)
+    cells = {}
+    for beta_1, grid in sweeps.LARGE_BATCHES.items():
+        for label, losses in tables.by_value(grid, results).iterrows():
+            some = losses.dropna()
+            if len(some):
+                cell = f"{some.min():.3f} at {some.idxmin():g}"
+                if len(some) > 1:
+                    cell += f" ({listed(some.index)})"
+                cells.setdefault(label, {})[beta_1] = cell
+    columns = list(sweeps.LARGE_BATCHES)
     rows = [
-        [label, f"{some.min():.3f}", f"{some.idxmin():g}", listed(some.index)]
-        for label, losses in frame.iterrows()
-        if len(some := losses.dropna())
+        [label, *(found.get(beta_1, "") for beta_1 in columns)]
+        for label, found in cells.items()
     ]
-    return markdown(["", "loss", "at the rate", "of"], rows)
+    return markdown(["", *(f"`beta_1` {x:g}" for x in columns)], rows)
 
 
 def coefficients(results):

@@ -220,7 +220,7 @@ SIZES = tuple(
     for caption, others in OTHERS.items()
 )
 
-# Batches so large that a run has 330 steps.
+# Batches so large that a run has 300 steps, and wants a short momentum.
 LARGE = {"batch_size": 256}
 RATES_OF_LARGE = {
     "lanton": HIGH[1:],
@@ -229,27 +229,29 @@ RATES_OF_LARGE = {
     "normuon": (2e-2, 4e-2, 8e-2),
     "adamw_tables": (4e-3, 8e-3, 1.6e-2),
 }
-LARGE_BATCHES = Grid(
-    caption="S, 16,384 tokens",
-    rows=(
-        *rows_of(runs_at(RATES_OF_LARGE, **LARGE)),
-        *(
-            (label, run_for("lanton", 1e-2, changes, **LARGE))
-            for label, changes in (
-                ("`Lanton(embedding_scale=1000)`", {"embedding_scale": 1000.0}),
-                ("`Lanton()`, embeddings by AdamW", BY_ADAMW),
-                (
-                    "the same at 4 times the rate",
-                    {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 4.0},
-                ),
-                (
-                    "`Lanton()`, gains and biases at 4 times the rate",
-                    {"auxiliary_adamw.lr_ratio": 4.0},
-                ),
-            )
+RUNS_OF_LARGE = (
+    *rows_of(runs_at(RATES_OF_LARGE, **LARGE)),
+    (
+        "`Lanton()`, embeddings by AdamW",  # at the rate of D-Muon's
+        run_for(
+            "lanton",
+            1e-2,
+            {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 4.0},
+            **LARGE,
         ),
     ),
 )
+LARGE_BATCHES = {
+    beta_1: Grid(
+        caption=f"S, 16,384 tokens, `beta_1` {beta_1}",
+        rows=tuple(
+            (label, run.with_options(beta_1=beta_1))
+            for label, run in RUNS_OF_LARGE
+            if beta_1 == 0.8 or run.optimizer != "adamw_tables"
+        ),
+    )
+    for beta_1 in (0.95, 0.9, 0.8)
+}
 
 # -- Rates -------------------------------------------------------------------
 
@@ -569,7 +571,7 @@ QUESTIONS = {
     "lowest": (FINALS,),
     "noise": NOISE,
     "sizes": SIZES,
-    "large_batches": (LARGE_BATCHES,),
+    "large_batches": tuple(LARGE_BATCHES.values()),
     "rates": (WINDOWS, DEFAULT_RATE, *HALVES),
     "widths": (*WIDTHS, DEPTHS),
     "decay": (DECAY,),
