@@ -232,7 +232,7 @@ RATES_OF_LARGE = {
 RUNS_OF_LARGE = (
     *rows_of(runs_at(RATES_OF_LARGE, **LARGE)),
     (
-        "`Lanton()`, embeddings by AdamW",  # at the rate of D-Muon's
+        "`Lanton()`, embeddings by AdamW at 4 times the rate",
         run_for(
             "lanton",
             1e-2,
