@@ -185,14 +185,12 @@ class Spectral(Norm):
         polar = self.polar(*B.shape[-2:])
         if noise is None:
             return self.map_matrices(polar, B)
-
-        def of_whitened(parts: tuple[Tensor, ...]) -> Tensor:
-            M, rows, columns, m = parts
-            return polar(
-                M, unit=lambda M, dtype: whiten(M, rows, columns, m, dtype)
-            )
-
-        return self.map_matrices(of_whitened, (B, *noise.of_each()))
+        return self.map_matrices(
+            lambda parts: polar(
+                parts[0], unit=functools.partial(whiten, noise=parts[1:])
+            ),
+            (B, *noise.of_each()),
+        )
 
     def dual(self, D: Tensor) -> Tensor:
         """The nuclear norm [Alg. 1, line 7]."""

@@ -46,11 +46,7 @@ def line_rms(unit: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def whiten(
-    M: Tensor,
-    rows: Tensor,
-    columns: Tensor,
-    m: Tensor,
-    dtype: str = "float32",
+    M: Tensor, dtype: str, *, noise: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """M_ij / (r'_i c'_j), r'_i^2 = r_i^2 + w mean(M^2), likewise c'_j.
 
@@ -58,14 +54,14 @@ def whiten(
 
     Args:
         M: Momentum, `(..., rows, columns)`, any float dtype.
-        rows: r_i / m, `(..., rows, 1)` float32; 0 without noise.
-        columns: c_j / m, `(..., 1, columns)` float32; likewise.
-        m: RMS of the noise, `(..., 1, 1)` float32; 0 without noise.
         dtype: Of the result, which is computed in float32.
+        noise: r_i / m, `(..., rows, 1)`, c_j / m, `(..., 1, columns)`, and
+            their RMS m, `(..., 1, 1)`: float32, 0 without noise.
 
     Returns:
         `(..., rows, columns)`, of Frobenius norm 1 or 0.
     """
+    rows, columns, m = noise
     size = (M.shape[-2] * M.shape[-1]) ** 0.5
     below = backend.divisor(m) * (size / SIGNAL_WEIGHT**0.5)
     norm = backend.frobenius_norm(M)
@@ -103,8 +99,8 @@ class EntryNoise:
     unit: Tensor
     momentum_share: float
 
-    def of_each(self) -> tuple[Tensor, ...]:
-        """The arguments of `whiten` after M, stacked matrix by matrix."""
+    def of_each(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The `noise` of `whiten`, stacked matrix by matrix."""
         m = self._rms()
         below = backend.divisor(m)
         return (

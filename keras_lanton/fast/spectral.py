@@ -40,7 +40,7 @@ class FastSpectral(Spectral):
         """U V^T [Alg. 1, line 6]."""
         if noise is not None and self.devices is not None:
             # Devices share out one tensor, not several.
-            B, noise = whiten(B, *noise.of_each()), None
+            B, noise = whiten(B, "float32", noise=noise.of_each()), None
         return super().lmo(B, noise)
 
     def polar(self, rows: int, columns: int) -> Callable[..., Tensor]:

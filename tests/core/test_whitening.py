@@ -56,7 +56,7 @@ def test_whitened_entries_are_in_units_of_their_noise(scale):
     """Of Frobenius norm 1: the scale is left open."""
     M, V = normals(1e-4), factored()
     given = ops.convert_to_tensor(np.float32(scale) * M)
-    found = whiten(given, *noise_of(scale * V).of_each())
+    found = whiten(given, "float32", noise=noise_of(scale * V).of_each())
     found, wanted = (
         x / np.linalg.norm(x, axis=(1, 2), keepdims=True)
         for x in (ops.convert_to_numpy(found).astype("float64"), M / V)
