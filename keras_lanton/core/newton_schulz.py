@@ -27,7 +27,7 @@ def newton_schulz(
     X: Tensor,
     rows: Sequence[Row],
     *,
-    unit: Callable[..., Tensor] = unit,
+    unit: Callable[[Tensor, str], Tensor] = unit,
 ) -> Tensor:
     """Approximate polar factor U V^T of each matrix [Alg. 1, line 6].
 

@@ -26,7 +26,7 @@ def standard_newton_schulz(
     *,
     dtype: str = "float32",
     products: Products = DENSE,
-    unit: Callable[..., Tensor] = unit,
+    unit: Callable[[Tensor, str], Tensor] = unit,
 ) -> Tensor:
     """The map of `core.newton_schulz` [Alg. 1, line 6].
 
@@ -66,7 +66,7 @@ def gram_newton_schulz(
     restarts: Sequence[int] = (),
     dtype: str = "float32",
     products: Products = DENSE,
-    unit: Callable[..., Tensor] = unit,
+    unit: Callable[[Tensor, str], Tensor] = unit,
 ) -> Tensor:
     """The same map, iterated on R = X X^T.
 
