@@ -35,18 +35,21 @@ BETWEEN = {
 DEFAULTS = {
     **ADAMW,
     "beta_1": 0.95,
-    "bias_correction": True,
     "embedding_scale": 300.0,
+    "momentum_warmup": True,
     "nesterov": True,
     "newton_schulz.coefficients": "polar_express",
     "step_scale": "fan_in",
     "weight_decay": 0.1,
 }
-# The coefficients that were the default once. Tables that have not been
-# trained with the new ones say so.
+# The defaults of earlier commits: Adam's bias correction in the place of
+# `momentum_warmup`, and before that other coefficients. Tables that have not
+# been trained with the new ones say so.
+BEFORE = {**DEFAULTS, "bias_correction": True}
+del BEFORE["momentum_warmup"]
 CUBIC = {"newton_schulz.coefficients": "cubic"}
 OF_FINE_TUNING = {
-    **DEFAULTS,
+    **BEFORE,
     **CUBIC,
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,
@@ -85,12 +88,17 @@ CONTESTANTS = {
         "`Lanton(noise=None)`", "lanton", {**DEFAULTS, "noise": None}
     ),
     "cubic": Contestant(
-        "`Lanton()`, cubic", "lanton", {**DEFAULTS, **CUBIC, **SIGNAL}
+        "`Lanton()`, cubic", "lanton", {**BEFORE, **CUBIC, **SIGNAL}
+    ),
+    "corrected": Contestant(
+        "`Lanton()`, without `momentum_warmup`",
+        "lanton",
+        {**BEFORE, **SIGNAL},
     ),
     "cubic_without_noise": Contestant(
         "`Lanton(noise=None)`, cubic",
         "lanton",
-        {**DEFAULTS, **CUBIC, "noise": None},
+        {**BEFORE, **CUBIC, "noise": None},
     ),
     "lanton_fine_tuning": Contestant(
         "`Lanton.for_fine_tuning()`, cubic",
@@ -148,7 +156,7 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
-        "`Lanton(beta_1=0.9, bias_correction=False)`, cubic",
+        "`Lanton(beta_1=0.9, momentum_warmup=False)`, cubic",
         "lanton",
         {**IMAGE_LANTON, **SIGNAL},
     ),

@@ -86,6 +86,12 @@ def construct(method, learning_rate, *, options=(), **kwargs):
     }
     make = classes[method]
     given = with_parts(make, {**dict(options), **kwargs})
+    # As records of earlier commits have it; False is the same.
+    if given.pop("bias_correction", False):
+        raise ValueError(
+            "An earlier commit trained this: now `momentum_warmup` is in the "
+            f"place of `bias_correction`. Received: options={options!r}"
+        )
     return make(learning_rate, **given)
 
 

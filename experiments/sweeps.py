@@ -375,7 +375,7 @@ DECAY = Grid(
     ),
 )
 SHORT = {"beta_1": 0.9}
-NOT_CORRECTED = {"beta_1": 0.9, "bias_correction": False}
+NO_WARMUP = {"beta_1": 0.9, "momentum_warmup": False}
 
 
 def by_argument(caption, cases, seeds, **fields):
@@ -402,9 +402,7 @@ def by_argument(caption, cases, seeds, **fields):
 
 
 MOMENTUM = (
-    by_argument(
-        FINALS.caption, ({}, SHORT, NOT_CORRECTED), REPORTING, text="sotu"
-    ),
+    by_argument(FINALS.caption, ({}, SHORT, NO_WARMUP), REPORTING, text="sotu"),
     by_argument(
         "S, 1,024 tokens, 80 tokens per weight",
         ({}, SHORT, {"beta_1": 0.97}),
@@ -413,7 +411,7 @@ MOMENTUM = (
     ),
     by_argument(
         "S, 400 steps without a warm-up",
-        (SHORT, NOT_CORRECTED),
+        (SHORT, NO_WARMUP),
         (1, 2, 3, 4, 5, 6),
         steps=400,
         warmup=0.0,
@@ -515,7 +513,10 @@ NEWTON_SCHULZ = Grid(
     by=COEFFICIENTS,
     of="width",
     rows=tuple(
-        (size, run_for("lanton", 5e-3, {COEFFICIENTS: x}, size=size, steps=400))
+        (
+            size,
+            run_for("corrected", 5e-3, {COEFFICIENTS: x}, size=size, steps=400),
+        )
         for size in ("S", "M", "L", "XL")
         for x in ("cubic", "jordan", "polar_express")
         if (size, x) != ("XL", "jordan")  # its runs are long
@@ -527,7 +528,7 @@ LONGER_NEWTON_SCHULZ = Grid(
     by=COEFFICIENTS,
     of="width",
     rows=tuple(
-        (size, run_for("lanton", rate, {COEFFICIENTS: name}, size=size))
+        (size, run_for("corrected", rate, {COEFFICIENTS: name}, size=size))
         for size, rate in (("S", 5e-3), ("M", 2.5e-3))
         for name in ("cubic", "polar_express")
     ),

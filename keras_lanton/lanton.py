@@ -90,13 +90,13 @@ class Lanton(LMOOptimizer):
             callable without arguments. With `gradient_accumulation_steps`
             Keras counts micro-steps in schedules; `UpdateSchedule` counts
             updates.
-        beta_1: Decay of the momentum B, in [0, 1). 0.95 is for runs of some
-            thousand steps and more; shorter ones end lower with 0.9.
+        beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        bias_correction: Whether (1 - b1) / (1 - b1^t) takes the place of
-            1 - b1 in line 5, as in Adam. If not, G_1 is most of B_t in the
-            first steps, as in the paper: without a warm-up, the weights then
-            follow one batch.
+        momentum_warmup: Whether 1 - b1 is at least 16 / (t + 15) on step t:
+            the momentum is then the mean of few gradients at first, and of
+            more as the run goes on, up to 1 / (1 - b1) after some 300 steps.
+            If not, G_1 is most of B_t in the first steps, as in the paper:
+            without a warm-up of the rate, the weights then follow one batch.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
@@ -155,7 +155,7 @@ class Lanton(LMOOptimizer):
 
     arguments = (
         *LMOOptimizer.arguments,
-        "bias_correction",
+        "momentum_warmup",
         *SCALES,
         *CHOICES,
     )
@@ -167,7 +167,7 @@ class Lanton(LMOOptimizer):
         *,
         beta_1: float = 0.95,
         nesterov: bool = True,
-        bias_correction: bool = True,
+        momentum_warmup: bool = True,
         noise: NoiseAdaptiveRate | None = NoiseAdaptiveRate(),
         hidden_scale: float | None = None,
         embedding_scale: float | None = None,
@@ -192,7 +192,7 @@ class Lanton(LMOOptimizer):
             "vector_norm": vector_norm,
         }
         _check_scales(hidden_scale=hidden_scale, step_scale=step_scale, **given)
-        check_bool("bias_correction", bias_correction)
+        check_bool("momentum_warmup", momentum_warmup)
         super().__init__(
             learning_rate,
             beta_1=beta_1,
@@ -210,7 +210,7 @@ class Lanton(LMOOptimizer):
             name=name,
             **kwargs,
         )
-        self.bias_correction = bool(bias_correction)
+        self.momentum_warmup = bool(momentum_warmup)
         self.step_scale = step_scale
         self.hidden_scale = _resolved(
             hidden_scale, HIDDEN_SCALE, step_scale != "operator"
@@ -358,7 +358,7 @@ FINE_TUNING: Mapping[str, Any] = {
 PAPER: Mapping[str, Any] = {
     "auxiliary_adamw": None,
     "beta_1": 0.95,
-    "bias_correction": False,
+    "momentum_warmup": False,
     "nesterov": False,
     "newton_schulz": NewtonSchulz(coefficients="jordan"),
     "step_scale": "rms_matched",

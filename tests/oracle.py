@@ -154,7 +154,7 @@ class Oracle:
         vector_norm="rms",
         step_scale="rms_matched",
         nesterov=False,
-        bias_correction=False,
+        momentum_warmup=False,
         ns_steps=5,
         ns_coefficients="jordan",
         nonfinite="skip",
@@ -185,7 +185,7 @@ class Oracle:
         self.vector_norm = vector_norm
         self.step_scale = step_scale
         self.nesterov = nesterov
-        self.bias_correction = bias_correction
+        self.momentum_warmup = momentum_warmup
         self.ns_steps = ns_steps
         self.ns_coefficients = ns_coefficients
         self.nonfinite = nonfinite
@@ -239,6 +239,9 @@ class Oracle:
                 self._measure(index, gradients[index], differences)
 
         # Line 5.
+        c = 1.0 - self.beta_1
+        if self.momentum_warmup:
+            c = max(c, 16.0 / (self.t + 15.0))
         for index, gradient in enumerate(gradients):
             if not active[index]:
                 self.previous[index] = None
@@ -247,9 +250,6 @@ class Oracle:
                 continue
             if self.momentum[index] is None:
                 self.momentum[index] = gradient
-            c = 1.0 - self.beta_1
-            if self.bias_correction:
-                c /= 1.0 - self.beta_1**self.t
             last = self.momentum[index]
             self.momentum[index] = (1.0 - c) * last + c * gradient
             self.previous[index] = gradient
@@ -268,7 +268,7 @@ class Oracle:
                 continue
             m = self.momentum[index]
             if self.nesterov:
-                m = self.beta_1 * m + (1.0 - self.beta_1) * gradients[index]
+                m = (1.0 - c) * m + c * gradients[index]
             x = weights[index].ravel()
             if layer.decay:
                 x = x - self.learning_rate * self.weight_decay * x

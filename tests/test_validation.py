@@ -36,7 +36,7 @@ WRONG = {
         "vector_norm": ["l2", 2],
         "step_scale": ["muon", None, 1],
         "nesterov": [1, "yes", None],
-        "bias_correction": [1, "yes", None],
+        "momentum_warmup": [1, "yes", None],
         "momentum_dtype": ["int4", "float64", 16, True],
         "rounding": ["up", None, True],
         "nonfinite": ["ignore", None, True],

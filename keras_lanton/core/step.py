@@ -12,7 +12,6 @@ from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.adamw import adamw_
-from keras_lanton.core.adamw import debias
 from keras_lanton.core.adamw import debiasing
 from keras_lanton.core.matrices import Stack
 from keras_lanton.core.measuring import entry_noise
@@ -28,6 +27,8 @@ from keras_lanton.types import Tensor
 
 # New tensors of the state: by name, then by their place in its list.
 Changes = Mapping[str, Mapping[int, Tensor]]
+
+WARMUP = 16.0  # The mean over past gradients is as long as t / 16 steps.
 
 
 class AfterLMO(NamedTuple):
@@ -60,7 +61,7 @@ class StepSettings:
     Args:
         beta_1: Decay of the momentum.
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        bias_correction: Whether 1 - b1 is divided by 1 - b1^t, as in Adam.
+        momentum_warmup: Whether 1 - b1 is at least 16 / (t + 15).
         first_gradient_starts_momentum: Whether B_0 = G_1; else B_0 = 0.
         noise: Settings of the noise, or None.
         adamw: Settings of AdamW for the roles without an LMO, or None.
@@ -75,7 +76,7 @@ class StepSettings:
 
     beta_1: float
     nesterov: bool
-    bias_correction: bool
+    momentum_warmup: bool
     first_gradient_starts_momentum: bool
     noise: NoiseAdaptiveRate | None
     adamw: AuxiliaryAdamW | None
@@ -91,14 +92,13 @@ class Scalars(NamedTuple):
 
     Args:
         gradient_weight: Of G_t in B_t [Alg. 1, line 5]; 0 without a gradient.
-        nesterov_weight: Of G_t in what line 6 sees.
+            With Nesterov's momentum likewise in what line 6 sees.
         decay_factor: On the weight in line 10, 1 - eta gamma.
         rate: eta, 0 without a gradient; AdamW's is its own.
         active: 1 or 0: whether there is a gradient.
     """
 
     gradient_weight: list[Any]
-    nesterov_weight: list[Any]
     decay_factor: list[Any]
     rate: list[Any]
     active: list[Any]
@@ -227,10 +227,8 @@ def find_scalars(
             settings.decays[role] * backend.constant(scale)
             for role, scale in plan.decay_scale.items()
         )
-        c, nesterov_weight = momentum_weights(
-            plan, settings, last_step, mask, t
-        )
-        vectors = (c, nesterov_weight, 1.0 - eta * mask * decays, rates, mask)
+        c = momentum_weights(plan, settings, last_step, mask, t)
+        vectors = (c, 1.0 - eta * mask * decays, rates, mask)
     return Scalars(*backend.unpack_places(plan.layout.places, *vectors))
 
 
@@ -240,13 +238,12 @@ def momentum_weights(
     last_step: Tensor,
     mask: Tensor,
     t: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The weight of G_t in B_t, and in what line 6 sees [Alg. 1, line 5].
+) -> Tensor:
+    """The weight of G_t in B_t [Alg. 1, line 5].
 
-    The first is 1 - b1, over 1 - b1^t with `bias_correction`; 0 without a
-    gradient, and 1 at a variable's first gradient if that starts the
-    momentum. The second is 1 - b1 or 0. AdamW has its own b1, and its
-    momentum starts at zero.
+    It is 1 - b1, with `momentum_warmup` at least 16 / (t + 15); 0 without a
+    gradient, and 1 at a variable's first gradient if that starts the momentum.
+    AdamW has its own b1, and its momentum starts at zero.
 
     Args:
         plan: The plan.
@@ -256,19 +253,18 @@ def momentum_weights(
         t: Number of the step.
 
     Returns:
-        `(matrices,)` float32 each.
+        `(matrices,)` float32.
     """
-    by_lmo = backend.constant(plan.by_lmo)
-    weight = (1.0 - settings.beta_1) * ops.ones_like(mask)
-    if settings.adamw is not None:
-        weight = backend.where(by_lmo, weight, 1.0 - settings.adamw.beta_1)
-    c = weight
-    if settings.bias_correction:
-        c = backend.where(by_lmo, c / debias(settings.beta_1, t), c)
+    c = (1.0 - settings.beta_1) * ops.ones_like(mask)
+    if settings.momentum_warmup:
+        warmup = WARMUP / (ops.cast(t, "float32") + (WARMUP - 1.0))
+        c = backend.maximum(c, warmup)
     if settings.first_gradient_starts_momentum:
-        first = ops.logical_and(last_step == 0, by_lmo)
-        c = backend.where(first, 1.0, c)
-    return c * mask, backend.minimum(c, weight) * mask
+        c = backend.where(last_step == 0, 1.0, c)
+    if settings.adamw is not None:
+        by_lmo = backend.constant(plan.by_lmo)
+        c = backend.where(by_lmo, c, 1.0 - settings.adamw.beta_1)
+    return c * mask
 
 
 def _with_nesterov(
@@ -284,7 +280,7 @@ def _with_nesterov(
     """
     if not settings.nesterov:
         return {i: B[i] for i in stack.indices}
-    weights = scalars.nesterov_weight
+    weights = scalars.gradient_weight
     chosen = ([x[i] for i in stack.indices] for x in (B, G, weights))
     return dict(zip(stack.indices, backend.lerp(*chosen), strict=True))
 

@@ -66,7 +66,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
 
     With `nesterov`, b1 B_t + (1 - b1) G_t goes to line 6. Subclasses choose
     the parts: `make_rules`, and where they need them `before_lmo`,
-    `after_lmo`, `first_gradient_starts_momentum` and `bias_correction`.
+    `after_lmo`, `first_gradient_starts_momentum` and `momentum_warmup`.
 
     Args:
         learning_rate: Float, schedule, or callable without arguments.
@@ -97,8 +97,8 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
-    # Whether 1 - b1 in line 5 is divided by 1 - b1^t, as in Adam.
-    bias_correction = False
+    # Whether 1 - b1 in line 5 is at least 16 / (t + 15).
+    momentum_warmup = False
 
     def __init__(
         self,
@@ -355,7 +355,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         return StepSettings(
             beta_1=self.beta_1,
             nesterov=self.nesterov,
-            bias_correction=self.bias_correction,
+            momentum_warmup=self.momentum_warmup,
             first_gradient_starts_momentum=self.first_gradient_starts_momentum,
             noise=self.noise,
             adamw=self.auxiliary_adamw,

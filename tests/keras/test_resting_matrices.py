@@ -24,7 +24,7 @@ SHAPE = (8, 12)
 MAKERS = {
     "lanton": lambda: Lanton(5e-3, noise=NoiseAdaptiveRate(interval=2)),
     "paper": lambda: Lanton.paper(5e-3),
-    "without_noise": lambda: Lanton(5e-3, noise=None, bias_correction=False),
+    "without_noise": lambda: Lanton(5e-3, noise=None, momentum_warmup=False),
     "of_momentum": lambda: Lanton(
         5e-3,
         noise=NoiseAdaptiveRate(reference="momentum"),

@@ -100,7 +100,7 @@ NOISE = {
 OWN = {
     "beta_1": 0.83,
     "nesterov": False,
-    "bias_correction": False,
+    "momentum_warmup": False,
     "newton_schulz": NewtonSchulz(
         steps=3,
         coefficients=[[2.0, -1.5, 0.5], [1.875, -1.25, 0.375]],
