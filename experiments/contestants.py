@@ -90,10 +90,9 @@ CONTESTANTS = {
     "cubic": Contestant(
         "`Lanton()`, cubic", "lanton", {**BEFORE, **CUBIC, **SIGNAL}
     ),
-    "corrected": Contestant(
-        "`Lanton()`, without `momentum_warmup`",
-        "lanton",
-        {**BEFORE, **SIGNAL},
+    "before": Contestant("`Lanton()`, before", "lanton", {**BEFORE, **SIGNAL}),
+    "before_without_noise": Contestant(
+        "`Lanton(noise=None)`, before", "lanton", {**BEFORE, "noise": None}
     ),
     "cubic_without_noise": Contestant(
         "`Lanton(noise=None)`, cubic",

@@ -48,7 +48,6 @@ LARGER = {
     "lanton_defaults_control": "`Lanton(noise=None)`, cubic",
     "adamw_tables": "AdamW",
 }
-NAMES = ("cubic", "jordan", "polar_express")  # of coefficients
 # Tables by their names; several `Table`s are shown as one.
 TABLES = {
     "lowest": (sweeps.FINALS,),
@@ -134,25 +133,6 @@ def large_batches(results):
         for label, found in cells.items()
     ]
     return markdown(["", *(f"`beta_1` {x:g}" for x in columns)], rows)
-
-
-def coefficients(results):
-    """`Lanton()` by coefficients of Newton-Schulz, beside the best D-Muon."""
-    rows = []
-    for grid, length, fields in (
-        (sweeps.NEWTON_SCHULZ, "400 steps", {"steps": 400}),
-        (sweeps.LONGER_NEWTON_SCHULZ, "20 tokens per weight", {}),
-    ):
-        frame = tables.by_value(grid, results).reindex(columns=NAMES)
-        for size, losses in frame.iterrows():
-            rates = {"d_muon": (*sweeps.HIGH, 4e-2)}
-            ((_, runs_),) = sweeps.runs_at(rates, size=size, **fields).items()
-            found = [results.loss(x) for x in runs_ if results.get(x)]
-            losses = [*losses, min(found, default=np.nan)]
-            cells = ["" if np.isnan(x) else f"{x:.4f}" for x in losses]
-            rows.append([f"{size}, {length}", *cells])
-    head = ["", *(f"`{name}`" for name in NAMES), "D-Muon, best rate"]
-    return markdown(head, rows)
 
 
 def cnn(results):
@@ -264,7 +244,6 @@ BODIES = {
     "noise": noise,
     "larger": larger,
     "best_of_large_batches": large_batches,
-    "coefficients": coefficients,
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,

@@ -14,9 +14,8 @@ from experiments.tasks import FINE_TUNING
 
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
 QUICK, LONG = 5.0, 80.0  # tokens per weight
-WITHOUT = label_of("lanton_without_noise")
-# The same with the coefficients of Newton-Schulz that were the default
-# before. What has not been trained again has them.
+# With the defaults of earlier commits: what has not been trained again.
+WITHOUT = label_of("before_without_noise")
 CUBIC = ("cubic", "cubic_without_noise")
 CUBIC_WITHOUT = label_of("cubic_without_noise")
 LITTLE_DECAY = {"weight_decay": 0.03}
@@ -138,15 +137,20 @@ def rows_of(runs):
 
 # -- The finals, the noise, other sizes and lengths --------------------------
 
-# `Lanton()` at its default rate, without noise at the best of some.
-DEFAULT_AND_WITHOUT = all_of(
-    fixed((label_of("lanton"), run_for("lanton", 5e-3, text="sotu"))),
-    at_best(runs_at({"lanton_without_noise": (*LOW, 1e-2)}), text="sotu"),
+# At the default rate, and without noise at the best of some.
+AT_DEFAULT_RATE = {
+    name: fixed((label_of(name), run_for(name, 5e-3, text="sotu")))
+    for name in ("lanton", "before")
+}
+WITHOUT_NOISE = at_best(
+    runs_at({"before_without_noise": (*LOW, 1e-2)}), text="sotu"
 )
 FINALS = Table(
     caption="S, 1,024 tokens, `sotu`",
     decide=all_of(
-        DEFAULT_AND_WITHOUT, searched(searches_of(SPACES), text="sotu")
+        AT_DEFAULT_RATE["lanton"],
+        WITHOUT_NOISE,
+        searched(searches_of(SPACES), text="sotu"),
     ),
     seeds=REPORTING,
     curve=WITHOUT,
@@ -171,7 +175,7 @@ IN_TOKENS = ("S, 256 tokens", "M, 1,024 tokens", "M, 256 tokens")
 NOISE = (
     Table(
         caption=FINALS.caption,
-        decide=DEFAULT_AND_WITHOUT,
+        decide=all_of(AT_DEFAULT_RATE["before"], WITHOUT_NOISE),
         seeds=REPORTING,
         reference=WITHOUT,
         curve=WITHOUT,
@@ -223,30 +227,19 @@ SIZES = tuple(
 # Batches so large that a run has 300 steps, and wants a short momentum.
 LARGE = {"batch_size": 256}
 RATES_OF_LARGE = {
-    "lanton": HIGH[1:],
-    "lanton_without_noise": HIGH[1:],
+    "lanton": (1e-2,),
+    "before": HIGH[1:],
+    "before_without_noise": HIGH[1:],
     "d_muon": (2e-2, 4e-2, 8e-2),
     "normuon": (2e-2, 4e-2, 8e-2),
     "adamw_tables": (4e-3, 8e-3, 1.6e-2),
 }
-RUNS_OF_LARGE = (
-    *rows_of(runs_at(RATES_OF_LARGE, **LARGE)),
-    (
-        "`Lanton()`, embeddings by AdamW at 4 times the rate",
-        run_for(
-            "lanton",
-            1e-2,
-            {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 4.0},
-            **LARGE,
-        ),
-    ),
-)
 LARGE_BATCHES = {
     beta_1: Grid(
         caption=f"S, 16,384 tokens, `beta_1` {beta_1}",
         rows=tuple(
             (label, run.with_options(beta_1=beta_1))
-            for label, run in RUNS_OF_LARGE
+            for label, run in rows_of(runs_at(RATES_OF_LARGE, **LARGE))
             if beta_1 == 0.8 or run.optimizer != "adamw_tables"
         ),
     )
@@ -374,48 +367,23 @@ DECAY = Grid(
         for decay in decays
     ),
 )
-SHORT = {"beta_1": 0.9}
-NO_WARMUP = {"beta_1": 0.9, "momentum_warmup": False}
-
-
-def by_argument(caption, cases, seeds, **fields):
-    """A `Table` of `Lanton()` with other arguments, the first the reference.
-
-    Args:
-        caption: As `Table`.
-        cases: Arguments on top of the defaults.
-        seeds: As `Table`.
-        **fields: Of all runs.
-    """
-    rows = []
-    for changes in cases:
-        told = ", ".join(f"{k}={v}" for k, v in changes.items())
-        rows.append(
-            (f"`Lanton({told})`", run_for("lanton", 5e-3, changes, **fields))
-        )
-    return Table(
+# By caption: rate, seeds, and fields.
+WARMED_UP = {
+    "S, 16,384 tokens, 300 steps": (1e-2, (1,), LARGE),
+    "S, 400 steps": (5e-3, (1,), {"steps": 400}),
+    "M, 400 steps": (5e-3, (1,), {"size": "M", "steps": 400}),
+    FINALS.caption: (5e-3, REPORTING, {"text": "sotu"}),
+}
+MOMENTUM = tuple(
+    Table(
         caption=caption,
-        decide=fixed(*rows),
+        decide=fixed(
+            (label_of("lanton"), run_for("lanton", rate, **fields)),
+            (label_of("before"), run_for("before", rate, **fields)),
+        ),
         seeds=seeds,
-        reference=rows[0][0],
     )
-
-
-MOMENTUM = (
-    by_argument(FINALS.caption, ({}, SHORT, NO_WARMUP), REPORTING, text="sotu"),
-    by_argument(
-        "S, 1,024 tokens, 80 tokens per weight",
-        ({}, SHORT, {"beta_1": 0.97}),
-        (1,),
-        tokens_per_weight=LONG,
-    ),
-    by_argument(
-        "S, 400 steps without a warm-up",
-        (SHORT, NO_WARMUP),
-        (1, 2, 3, 4, 5, 6),
-        steps=400,
-        warmup=0.0,
-    ),
+    for caption, (rate, seeds, fields) in WARMED_UP.items()
 )
 
 # What takes less memory.
@@ -515,7 +483,7 @@ NEWTON_SCHULZ = Grid(
     rows=tuple(
         (
             size,
-            run_for("corrected", 5e-3, {COEFFICIENTS: x}, size=size, steps=400),
+            run_for("before", 5e-3, {COEFFICIENTS: x}, size=size, steps=400),
         )
         for size in ("S", "M", "L", "XL")
         for x in ("cubic", "jordan", "polar_express")
@@ -528,7 +496,7 @@ LONGER_NEWTON_SCHULZ = Grid(
     by=COEFFICIENTS,
     of="width",
     rows=tuple(
-        (size, run_for("corrected", rate, {COEFFICIENTS: name}, size=size))
+        (size, run_for("before", rate, {COEFFICIENTS: name}, size=size))
         for size, rate in (("S", 5e-3), ("M", 2.5e-3))
         for name in ("cubic", "polar_express")
     ),
@@ -539,9 +507,9 @@ FROM_ADAMW = Grid(
     rows=(
         ("AdamW", run_for("adamw", 4e-3)),
         (
-            "`Lanton.from_adamw(adamw)`",
+            "`Lanton.from_adamw(adamw)`, before",
             run_for(
-                "lanton",
+                "before",
                 2e-2,
                 {
                     "auxiliary_adamw.beta_1": 0.9,
