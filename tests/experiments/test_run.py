@@ -78,8 +78,13 @@ def test_the_committed_results_are_what_their_ids_say():
     assert {line["id"] for line in results.repeats} <= set(results.by_id)
 
 
-def test_contestants_are_made():
-    for one in CONTESTANTS.values():
+@pytest.mark.parametrize("name", CONTESTANTS)
+def test_contestants_are_made(name):
+    one = CONTESTANTS[name]
+    if one.options.get("bias_correction"):  # which only has results
+        with pytest.raises(ValueError, match="An earlier commit"):
+            construct(one.optimizer, 0.01, options=one.options)
+    else:
         assert construct(one.optimizer, 0.01, options=one.options)
 
 
