@@ -18,14 +18,14 @@ STEPS, WARMUP = 250, 25
 SEEDS = (1, 2, 3)  # the first one tunes
 LABELS = {
     **{method: label for method, (label, _, _) in STYLES.items()},
-    "lanton": "`Lanton()`",
+    "lanton": CONTESTANTS["before"].label,
     "lanton_paper": "`Lanton.paper()`",
 }
 OURS, PAPERS = LABELS["lanton"], LABELS["lanton_paper"]
 # Muon's second rate is not tuned by itself: half of the first gives AdamW what
 # it has under D-Muon at hidden steps of equal size.
 OPTIONS = {
-    "lanton": CONTESTANTS["lanton"].options,
+    "lanton": CONTESTANTS["before"].options,
     "adamw": {"global_clipnorm": 1.0},
     "mars": {"global_clipnorm": 1.0},
     "muon": {"auxiliary_adamw.lr_ratio": 0.5},
