@@ -128,8 +128,10 @@ def make_model():
 
 def make_optimizer(options):
     # Two steps of Newton-Schulz lift small singular values 31 times, and so
-    # the rounding in them; five lift them 800 times.
-    short = {"learning_rate": 0.01, "noise_interval": 3, "ns_steps": 2}
+    # the rounding in them; five lift them 800 times. The momentum of the first
+    # steps is little more than one gradient, whose rounding it does not
+    # average: at twice the rate that grows beyond the tolerance.
+    short = {"learning_rate": 0.005, "noise_interval": 3, "ns_steps": 2}
     return lanton(**{**short, **options})
 
 
@@ -309,7 +311,7 @@ def train_backbone(name):
         value = rng.normal(size=variable.shape) / variable.shape[0] ** 0.5
         variable.assign(value.astype("float32"))
     start = [ops.convert_to_numpy(v) for v in model.trainable_variables]
-    optimizer = lanton(learning_rate=0.01, noise_interval=2, ns_steps=2)
+    optimizer = lanton(learning_rate=0.005, noise_interval=2, ns_steps=2)
     model.compile(optimizer=optimizer.read_roles(model), loss="mse")
     tokens = rng.integers(0, DECODER["vocabulary_size"], (32, 6))
     x = {"token_ids": tokens, "padding_mask": np.ones_like(tokens)}
@@ -666,8 +668,8 @@ def test_layout_maps_of_keras_hub(name):
     hub()
     found = run("jax_backbone", {"name": name}, devices=8)
     assert found["split"] >= 6
-    # Of hidden matrices, which change by 0.036, this is 2e-5.
-    assert found["difference"] < 6e-4
+    # Of hidden matrices, which change by 0.018, this is 5e-6.
+    assert found["difference"] < 3e-4
 
 
 @on_jax
