@@ -507,9 +507,9 @@ FROM_ADAMW = Grid(
     rows=(
         ("AdamW", run_for("adamw", 4e-3)),
         (
-            "`Lanton.from_adamw(adamw)`, before",
+            "`Lanton.from_adamw(adamw)`",
             run_for(
-                "before",
+                "lanton",
                 2e-2,
                 {
                     "auxiliary_adamw.beta_1": 0.9,
