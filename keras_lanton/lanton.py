@@ -94,7 +94,7 @@ class Lanton(LMOOptimizer):
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         momentum_warmup: Whether 1 - b1 is at least 16 / (t + 15) on step t:
             the momentum is then the mean of few gradients at first, and of
-            more as the run goes on, up to 1 / (1 - b1) after some 300 steps.
+            more as the run goes on; b1 is 0.95 after some 300 steps.
             If not, G_1 is most of B_t in the first steps, as in the paper:
             without a warm-up of the rate, the weights then follow one batch.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
