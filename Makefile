@@ -171,7 +171,7 @@ docs: $(DOCS_VENV)/ready
 docs-serve: $(DOCS_VENV)/ready
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs serve --strict
 
-## notebooks    docs/gallery: notebooks with their results, and thumbnails
+## notebooks    docs/examples: notebooks with their results
 notebooks: $(NOTEBOOKS_VENV)/ready
 	$(NOTEBOOKS_VENV)/bin/python tools/make_notebooks.py
 

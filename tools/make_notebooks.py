@@ -1,11 +1,11 @@
-"""Notebooks of docs/gallery from examples/keras_io, with their outputs.
+"""Notebooks of docs/examples from examples/keras_io, with their outputs.
 
     make notebooks
 
 An example has keras.io's form: a header, then text in triple quotes, with code
 between. Each text is a cell, and so is the code up to the next text. A link to
 Colab and a cell that installs the package come first; the latter does not run
-here. Each example of docs/gallery.md then gets a thumbnail.
+here.
 """
 
 import argparse
@@ -21,13 +21,12 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples" / "keras_io").glob("*.py"))
-GALLERY = ROOT / "docs" / "gallery"
+FOLDER = ROOT / "docs" / "examples"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GITHUB = PROJECT["tool"]["keras-lanton"]["repository"]
 REPOSITORY = GITHUB.removeprefix("https://github.com/")
 COLAB = f"https://colab.research.google.com/github/{REPOSITORY}/blob/main"
 LARGEST = 300_000  # bytes of a notebook
-WIDTH = 480  # pixels of a thumbnail
 # The same on every machine.
 ENVIRONMENT = {
     "KERAS_BACKEND": "jax",
@@ -35,16 +34,6 @@ ENVIRONMENT = {
     # The backend whose pictures are outputs, whatever the caller's is.
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-# A picture among a notebook's outputs, or one of docs/ that a program draws;
-# and the number of its panels, of which the first is shown.
-PICTURES: dict[str, tuple[int | str, int]] = {
-    "gpt2_with_lanton": (0, 1),
-    "lora_fine_tuning_with_lanton": (0, 1),
-    "cnn_with_lanton": (1, 1),
-    "gpt2_pretraining": ("gpt2_demo.png", 1),
-    "llama_pretraining": ("noise_llama_demo.png", 3),
-    "cnn_images": ("noise_cnn.png", 3),
 }
 
 Cell = tuple[str, str]  # "markdown" or "code", and its source
@@ -63,7 +52,7 @@ def cells_of(path: pathlib.Path) -> list[Cell]:
     fields = header(path)
     title = (
         f"# {fields['Title']}\n\n"
-        f"[Open in Colab]({COLAB}/docs/gallery/{path.stem}.ipynb)\n\n"
+        f"[Open in Colab]({COLAB}/docs/examples/{path.stem}.ipynb)\n\n"
         f"{fields['Description']}"
     )
     install = (
@@ -149,39 +138,16 @@ def make_notebook(path: pathlib.Path) -> None:
     text = nbformat.writes(notebook) + "\n"
     if len(text) > LARGEST:
         raise ValueError(f"{path} has {len(text)} bytes, over {LARGEST}.")
-    (GALLERY / f"{path.stem}.ipynb").write_text(text)
-
-
-def make_thumbnail(name: str) -> None:
-    """Writes an example's picture, of `WIDTH` pixels."""
-    import nbformat
-    from PIL import Image
-
-    picture, panels = PICTURES[name]
-    if isinstance(picture, int):
-        notebook = nbformat.read(GALLERY / f"{name}.ipynb", as_version=4)
-        outputs = [o for c in notebook.cells for o in c.get("outputs", [])]
-        data = [output.get("data", {}) for output in outputs]
-        pictures = [one["image/png"] for one in data if "image/png" in one]
-        content = base64.b64decode(pictures[picture])
-    else:
-        content = (ROOT / "docs" / picture).read_bytes()
-    image = Image.open(io.BytesIO(content)).convert("RGB")
-    image = image.crop((0, 0, image.width // panels, image.height))
-    size = (WIDTH, round(image.height * WIDTH / image.width))
-    image = image.resize(size, Image.Resampling.LANCZOS)
-    image.quantize(64).save(GALLERY / f"{name}.png", optimize=True)
+    (FOLDER / f"{path.stem}.ipynb").write_text(text)
 
 
 def main() -> None:
-    """Makes all notebooks, or those that are named, and all thumbnails."""
+    """Makes all notebooks, or those that are named."""
     names = {path.stem: path for path in EXAMPLES}
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("name", nargs="*", help=f"of {', '.join(names)}")
     for name in parser.parse_args().name or names:
         make_notebook(names[name])
-    for name in PICTURES:
-        make_thumbnail(name)
 
 
 if __name__ == "__main__":

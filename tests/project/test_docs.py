@@ -46,7 +46,6 @@ ON_EACH = [
     ROOT / "docs" / "guides" / "several_machines.md",
 ]
 NOTEBOOKS = sorted((ROOT / "examples" / "keras_io").glob("*.py"))
-PROGRAMS = sorted((ROOT / "examples").glob("*.py"))
 QUOTE = re.compile(
     r'^```python title="(?P<file>[^"\n]+)"\n(?P<code>.*?)^```$',
     re.DOTALL | re.MULTILINE,
@@ -269,10 +268,9 @@ def test_rates_are_found():
 WAITING = {
     "pyproject.toml": 1,
     "README.md": 1,
-    "docs/gallery.md": 6,
-    "docs/gallery/cnn_with_lanton.ipynb": 2,
-    "docs/gallery/gpt2_with_lanton.ipynb": 2,
-    "docs/gallery/lora_fine_tuning_with_lanton.ipynb": 2,
+    "docs/examples/cnn_with_lanton.ipynb": 2,
+    "docs/examples/gpt2_with_lanton.ipynb": 2,
+    "docs/examples/lora_fine_tuning_with_lanton.ipynb": 2,
 }
 
 
@@ -451,7 +449,7 @@ def test_notebooks_are_those_of_the_examples(path, tool):
     fields = {"Title", "Author", "Date created", "Last modified"}
     fields |= {"Description", "Accelerator"}  # keras.io's
     assert notebooks.header(path).keys() == fields
-    text = (notebooks.GALLERY / f"{path.stem}.ipynb").read_text()
+    text = (notebooks.FOLDER / f"{path.stem}.ipynb").read_text()
     cells = json.loads(text)["cells"]
     found = [(cell["cell_type"], "".join(cell["source"])) for cell in cells]
     assert found == notebooks.cells_of(path)
@@ -482,22 +480,6 @@ def test_cells_of_an_example(tmp_path, tool):
         ("markdown", "One more."),
         ("code", "print(x + 1)"),
     ]
-
-
-@logic
-def test_the_gallery_has_every_example(tool):
-    notebooks = tool("make_notebooks")
-    page = (ROOT / "docs" / "gallery.md").read_text()
-    examples = [*NOTEBOOKS, *PROGRAMS]
-    assert set(notebooks.PICTURES) == {path.stem for path in examples}
-    for path in examples:
-        assert f"{notebooks.GITHUB}/blob/main/{name_of(path)}" in page
-        assert f"(gallery/{path.stem}.png)" in page
-        assert (notebooks.GALLERY / f"{path.stem}.png").exists()
-    for path in NOTEBOOKS:
-        fields = notebooks.header(path)
-        assert f"**{fields['Title']}**" in page
-        assert fields["Description"] in page
 
 
 @logic
