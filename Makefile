@@ -53,7 +53,7 @@ sweep: $(DEMO_VENV)/ready
 sweep-all: $(DEMO_VENV)/ready
 	$(ON_JAX) $(DEMO_VENV)/bin/python -m experiments.pretraining \
 	  --sweep --resume --output runs/gpt2_sweep_all --optimizer lanton \
-	  lanton_paper adamw keras_muon muon d_muon adamuon scion gluon mars \
+	  lanton_paper adamw keras_muon muon d_muon adamuon scion mars \
 	  blockwise_adamw lamb
 
 ## paper        the paper's experiments on two cores, then docs/paper.md

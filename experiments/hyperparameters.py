@@ -87,12 +87,9 @@ IMAGE_OPTIONS = {
 
 
 def options(method, experiment):
-    """Options of a method, or where the paper has none those for all methods.
-
-    Gluon takes no weight decay.
-    """
+    """Options of a method; where the paper has none, those of all methods."""
     if method not in OPTIONS:
-        return {} if method == "gluon" else DECAY
+        return DECAY
     if method != "muon":
         return OPTIONS[method]
     at = list(EXPERIMENTS).index(experiment)

@@ -79,7 +79,6 @@ def construct(method, learning_rate, *, options=(), **kwargs):
         "adamuon": baselines.AdaMuon,
         "normuon": baselines.NorMuon,
         "scion": baselines.Scion,
-        "gluon": baselines.Gluon,
         "mars": Mars,
         "lamb": Lamb,
         "blockwise_adamw": BlockwiseAdamW,

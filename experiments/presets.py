@@ -71,7 +71,6 @@ DEMO_RATES = {
     "adamuon": (5e-3, 2.5e-3),
     "normuon": (1e-2, 5e-3),
     "scion": (5e-4, 2.5e-4),
-    "gluon": (5e-2, 1e-2),
     "mars": (8e-3, 2e-3),
     "blockwise_adamw": (5e-4, 2.5e-4),
     "lamb": (1e-2, 2.5e-3),
@@ -97,8 +96,7 @@ DEMO = {
     "sweep": {
         name: tuple(first * 2**i for i in range(4))
         for name, (_, first) in DEMO_RATES.items()
-    }
-    | {"gluon": (1e-2, 2.5e-2, 5e-2, 1e-1)},
+    },
 }
 
 # The documents are packed end to end: the paper's 46 million tokens an epoch

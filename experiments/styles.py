@@ -13,7 +13,6 @@ STYLES = {
     "adamuon": ("AdaMuon", "#999933", "D"),
     "normuon": ("NorMuon", "#117733", "X"),
     "scion": ("Scion", "#CC79A7", "<"),
-    "gluon": ("Gluon", "#CC79A7", "d"),
     "mars": ("MARS-AdamW", "#E69F00", ">"),
     "blockwise_adamw": ("BW-AdamW", "#000000", "*"),
     "lamb": ("LAMB", "#000000", "P"),

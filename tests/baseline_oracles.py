@@ -231,34 +231,6 @@ class ScionOracle(Baseline):
         return (d / by if self.embedding_normalized else d).T
 
 
-class GluonOracle(Baseline):
-    """One radius per layer, given or ||m||_* / (L0 + L1 ||m||_*)."""
-
-    defaults = {"beta_1": 0.95, "radii": None, "smoothness": None}
-
-    def move(self, i, layer, g, x, eta):
-        m = self.ema(i, "m", g, self.beta_1)
-        pair = (self.smoothness or {}).get(i)
-        radius = (self.radii or {}).get(i, 1.0)
-
-        def step(one):
-            d = self.lmo(layer, one)
-            if pair is None:
-                return radius * d
-            dual = np.sum(one * d)
-            return dual / (pair[0] + pair[1] * dual) * d
-
-        return x - eta * by_matrix(layer, step, m)
-
-    def lmo(self, layer, m):
-        d_in, d_out = m.shape
-        if layer.role == "hidden":
-            return math.sqrt(d_out / d_in) * orthogonal(m)
-        if layer.role == "vector":
-            return m / np.sqrt(np.mean(m**2))
-        return np.sign(m) / d_in
-
-
 class LambOracle(Baseline):
     """Algorithm 2: weight decay inside the trust ratio."""
 

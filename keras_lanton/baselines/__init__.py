@@ -6,7 +6,6 @@ SGD are used as they are.
 
 from keras_lanton.baselines.adamuon import AdaMuon
 from keras_lanton.baselines.d_muon import DMuon
-from keras_lanton.baselines.gluon import Gluon
 from keras_lanton.baselines.muon import Muon
 from keras_lanton.baselines.normuon import NorMuon
 from keras_lanton.baselines.scion import Scion
@@ -14,7 +13,6 @@ from keras_lanton.baselines.scion import Scion
 __all__ = [
     "AdaMuon",
     "DMuon",
-    "Gluon",
     "Muon",
     "NorMuon",
     "Scion",

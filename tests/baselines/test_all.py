@@ -10,7 +10,6 @@ import pytest
 
 from helpers.baselines import BASELINES
 from helpers.baselines import CLASSES
-from helpers.baselines import GLUON
 from helpers.baselines import NOISE
 from helpers.baselines import NOISE_PART
 from helpers.baselines import assert_equal
@@ -115,27 +114,7 @@ def test_scion_with_noise_is_lanton_without_momentum():
     assert_equal(found, wanted, start)
 
 
-@logic
-def test_gluon_of_one_radius_with_noise_is_unconstrained_scion():
-    gradients = make_gradients(3, FEW)
-    found, start = run(
-        baselines.Gluon, gradients, radii={".": 3.0}, noise=NOISE_PART
-    )
-    names = ("hidden_scale", "embedding_scale", "vector_scale")
-    options = {"beta_1": 0.95, "constrained": False, "noise": NOISE_PART}
-    options |= dict.fromkeys(names, 3.0)
-    wanted, _ = run(baselines.Scion, gradients, **options)
-    assert_equal(found, wanted, start)
-
-
 # -- What one of them has alone ------------------------------------------------
-@logic
-def test_gluon_patterns_must_match():
-    optimizer = baselines.Gluon(radii={"attention": 1.0})
-    with pytest.raises(ValueError, match="`radii` has a pattern"):
-        optimizer.build(make_variables(["dense/kernel"]))
-
-
 @logic
 def test_scion_starts_on_its_balls():
     variables = make_variables(FEW)
@@ -184,9 +163,9 @@ def test_fit_save_and_resume(cls, tmp_path):
 @logic
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_config_round_trip(cls):
-    options = GLUON if cls is baselines.Gluon else {}
+    options = {}
     if issubclass(cls, LMOOptimizer):
-        options = {**options, "noise": NoiseAdaptiveRate(alpha=0.5)}
+        options = {"noise": NoiseAdaptiveRate(alpha=0.5)}
     optimizer = cls(0.5, **options)
     config = json.loads(json.dumps(optimizer.get_config()))
     assert cls.from_config(copy.deepcopy(config)).get_config() == config
@@ -262,11 +241,6 @@ WRONG = [
     ("DMuon", {"auxiliary_adamw": VECTORS}, "auxiliary_adamw"),
     ("AdaMuon", {"auxiliary_adamw": None}, "auxiliary_adamw"),
     ("NorMuon", {"beta_2": 1.0}, "beta_2"),
-    ("Gluon", {"noise": 0.3}, "noise"),
-    ("Gluon", {"radii": {"(": 1.0}}, "radii"),
-    ("Gluon", {"radii": {"a": -1.0}}, "radii"),
-    ("Gluon", {"smoothness": {"a": [0.0, 0.0]}}, "smoothness"),
-    ("Gluon", {"smoothness": [1.0]}, "smoothness"),
 ]
 
 

@@ -5,7 +5,6 @@ import pytest
 import baseline_oracles
 from helpers.baselines import BASELINES
 from helpers.baselines import ETA
-from helpers.baselines import GLUON
 from helpers.baselines import LATE
 from helpers.baselines import PLAIN
 from helpers.baselines import RATIOS
@@ -34,8 +33,6 @@ CASES = {
         {"embedding_norm": "row", "embedding_normalized": False},
     ),
     "scion_sign": ("Scion", {"embedding_normalized": False}),
-    "gluon": ("Gluon", {}),
-    "gluon_layers": ("Gluon", GLUON),
     "lamb": ("Lamb", {}),
     "lamb_plain": ("Lamb", {"weight_decay": 0.0}),
     "mars": ("Mars", {}),
@@ -48,16 +45,12 @@ CASES = {
 }
 # What the oracle has by the number of a variable.
 OF_ORACLES = {
-    "gluon_layers": {
-        "radii": {FEW.index("tokens/embeddings"): 2.0, 7: 0.5},
-        "smoothness": {0: (0.1, 2.0), 2: (0.0, 3.0), 3: (0.0, 3.0)},
-    },
     "blockwise": {"ratios": RATIOS},
     "blockwise_late": {"ratios": RATIOS},
 }
 # One case of each class on every backend, of a norm of its own each.
 ONE_EACH = (
-    *("muon", "d_muon", "adamuon", "normuon", "scion_col", "gluon_layers"),
+    *("muon", "d_muon", "adamuon", "normuon", "scion_col"),
     *("lamb", "mars", "blockwise_late"),
 )
 

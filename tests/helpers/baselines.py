@@ -94,10 +94,6 @@ RATIOS = {
     ]
     for i, path in enumerate(FEW)
 }
-GLUON = {
-    "radii": {"tokens": 2.0, "norm": 0.5},
-    "smoothness": {"dense/kernel": [0.1, 2.0], "lstm": [0.0, 3.0]},
-}
 LATE = {
     "minimum_learning_rate": 0.002,
     "maximum_learning_rate": 0.02,

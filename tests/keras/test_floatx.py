@@ -59,7 +59,6 @@ def floatx(request):
             Lanton,
             lambda rate: Lanton(rate, noise=None, momentum_dtype="int8"),
             Lanton.paper,
-            baselines.Gluon,
             baselines.Scion,
         ],
         [Lanton],
