@@ -173,7 +173,7 @@ for path, found in optimizer.noise_report().items():
 """
 ## Where to go on
 
-`docs/guides/training.md` explains convolutions and batch normalization.
+`docs/guides/training.md` has a recipe with grouped convolutions.
 `examples/cnn_images.py` trains the paper's network on these digits,
 `python -m experiments.images --dataset cifar100` with the paper's settings on
 CIFAR-100.

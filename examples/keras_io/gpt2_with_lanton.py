@@ -91,12 +91,12 @@ def make_model():
 """
 ## Training
 
-The learning rate rises linearly over a tenth of the steps, then falls along a
+The learning rate rises linearly over 5 % of the steps, then falls along a
 cosine to zero. `CosineDecay` of Keras has both.
 """
 
 
-def schedule(peak_rate, warmup=STEPS // 10):
+def schedule(peak_rate, warmup=STEPS // 20):
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=peak_rate / warmup,
         warmup_steps=warmup - 1,
@@ -123,12 +123,11 @@ def train(model, optimizer, callbacks=None):
 
 
 """
-`NoiseMonitor` records the noise every five steps. The run is short, so its
-momentum is too: `beta_1=0.9`, where the default is 0.95.
+`NoiseMonitor` records the noise every five steps.
 """
 
 model = make_model()
-optimizer = Lanton(schedule(1e-2), beta_1=0.9)
+optimizer = Lanton(schedule(1e-2))
 monitor = NoiseMonitor(every=5)
 losses = {"LANTON": train(model, optimizer, [monitor])}
 

@@ -100,13 +100,13 @@ def inputs(x):
 """
 ## Training
 
-`fit` runs between two measurements. The peak rate comes after a tenth of the
+`fit` runs between two measurements. The peak rate comes after 5 % of the
 steps; then the rate falls along a cosine to zero.
 """
 
 
 def schedule(peak_rate, steps):
-    warmup = steps // 10
+    warmup = steps // 20
     return keras.optimizers.schedules.CosineDecay(
         initial_learning_rate=peak_rate / warmup,
         warmup_steps=warmup - 1,
@@ -147,13 +147,10 @@ def train(model, optimizer, text, steps):
 
 """
 ## Pretraining
-
-The run is short, so its momentum is too: `beta_1=0.9`, where the default is
-0.95.
 """
 
 _, pretrained = make_model()
-optimizer = Lanton(schedule(5e-3, PRETRAINING), beta_1=0.9)
+optimizer = Lanton(schedule(5e-3, PRETRAINING))
 losses = train(pretrained, optimizer, old, PRETRAINING)
 print("old text {:.3f}, new text {:.3f} nats per byte".format(*losses[-1]))
 
@@ -173,10 +170,10 @@ print(f"{model.count_params():,} weights are trained")
 """
 ## LoRA
 
-`enable_lora(rank)` freezes all weights and adds two factors A and B to each
-kernel of queries and values. Both are matrices, and LANTON orthogonalizes the
-update of both. Biases of queries and values are trained, too. The rate is four
-times that of all weights.
+`enable_lora(rank)` freezes all weights but the biases of queries and values,
+and adds two factors A and B to each of their kernels. Both are matrices, and
+LANTON orthogonalizes the update of both. The rate is four times that of all
+weights.
 """
 
 backbone, model = make_model()
@@ -216,6 +213,6 @@ plt.show()
 """
 ## Where to go on
 
-A lower rate forgets less, with both. `docs/guides/training.md` explains what
-to choose.
+A lower rate forgets less, with both. `docs/guides/training.md` has both as
+recipes.
 """
