@@ -68,7 +68,8 @@ class NoiseAdaptiveRate(Part):
     are whitened: M_ij / (r_i c_j), where r_i^2 and c_j^2 are the noise of row
     i and of column j, each plus a tenth of the mean of M^2. In embeddings and
     heads M / sqrt(M^2 + V_M) replaces sign(M), where V_M is the variance of
-    the momentum's noise. Other roles do not change.
+    the momentum's noise. Their rows and columns are measured on every step,
+    by the gradient itself. Other roles do not change.
 
     Args:
         alpha: A number above 0. At a noise of alpha the factor sqrt(a_t) is

@@ -237,6 +237,12 @@ class Oracle:
         for index, layer in enumerate(self.layers):
             if active[index] and layer.role not in self.adamw_roles:
                 self._measure(index, gradients[index], differences)
+                if layer.role == "embedding":
+                    self._measure_lines(
+                        index,
+                        gradients[index],
+                        self.beta_2 ** (1.0 / self.noise_interval),
+                    )
 
         # Line 5.
         c = 1.0 - self.beta_1
@@ -351,18 +357,32 @@ class Oracle:
                 self.beta_2 * self.noise[index][number]
                 + (1.0 - self.beta_2) * d**2
             )
+            if layer.role != "embedding":
+                self._measure_lines(index, sample, self.beta_2, number)
+
+    def _measure_lines(self, index, sample, decay, only=None):
+        """Mean squares of rows and columns, of one matrix or of all."""
+        for number, positions in enumerate(self.layers[index].matrices()):
+            if only not in (None, number):
+                continue
             squares = sample.ravel()[positions] ** 2
             for means, axis in ((self.rows, 1), (self.columns, 0)):
-                means[index][number] = self.beta_2 * means[index][number] + (
-                    1.0 - self.beta_2
+                means[index][number] = decay * means[index][number] + (
+                    1.0 - decay
                 ) * squares.mean(axis=axis)
 
     def _entry_variance(self, index, number):
         """V of a matrix' entries, in units of one gradient; None if unknown."""
         n = self.counts[index][number]
-        if not self.within_matrices or n == 0:
-            return None
         rows, columns = self.rows[index][number], self.columns[index][number]
+        if not self.within_matrices:
+            return None
+        if self.layers[index].role == "embedding":
+            decay = self.beta_2 ** (1.0 / self.noise_interval)
+            scale = 1.0 - decay**self.t
+            return np.outer(rows, columns) / np.mean(rows) / scale
+        if n == 0:
+            return None
         b = self.beta_1
         sample = {
             "previous_gradient": 2.0,

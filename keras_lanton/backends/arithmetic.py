@@ -185,16 +185,19 @@ class Arithmetic:
         return found
 
     def mean_roots(
-        self, roots: Sequence[Tensor], tensors: Sequence[Tensor], weight: float
+        self,
+        roots: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        weights: Sequence[float],
     ) -> list[Tensor]:
         """sqrt((1 - w) r^2 + w x^2), as `mean_roots_`: new tensors.
 
         Args:
             roots: Roots r of mean squares, float32.
             tensors: Tensors x of their shapes, float32.
-            weight: w in (0, 1].
+            weights: w in (0, 1], one per tensor.
         """
-        return self.mean_roots_(roots, tensors, [weight] * len(roots))
+        return self.mean_roots_(roots, tensors, weights)
 
     def adam_directions(
         self,
@@ -343,6 +346,25 @@ class Arithmetic:
             ops.sqrt(ops.sum(squares, axis=-1)),
             ops.sqrt(ops.sum(squares, axis=-2)),
         )
+
+    def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Root mean squares of the rows and of the columns of matrices.
+
+        Args:
+            X: `(..., m, n)`, any float dtype.
+
+        Returns:
+            `(..., m)` and `(..., n)` float32.
+        """
+        X = ops.cast(X, "float32")
+        scale = ops.max(ops.abs(X), axis=(-2, -1), keepdims=True)
+        scale = self.clip(scale, SMALLEST_DIVISOR, LARGEST_DIVISOR)
+        squares = ops.square(X / scale)
+        rows, columns = (
+            scale[..., 0] * ops.sqrt(ops.mean(squares, axis=axis))
+            for axis in (-1, -2)
+        )
+        return rows, columns
 
     def shrunk_signs(
         self, X: Tensor, m: Tensor, rows: Tensor, columns: Tensor

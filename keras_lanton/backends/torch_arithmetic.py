@@ -135,6 +135,25 @@ class TorchArithmetic(Arithmetic):
         norm = torch.linalg.vector_norm
         return norm(X, dim=-1), norm(X, dim=-2)
 
+    def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """See the reference: on a GPU in two passes, without a new tensor."""
+        m, n = X.shape[-2:]
+        if X.device.type == "cuda":
+            rows, columns = (
+                torch.linalg.vector_norm(X, dim=dim, dtype=torch.float64)
+                for dim in (-1, -2)
+            )
+            return (
+                _times(rows, n**-0.5, "float32"),
+                _times(columns, m**-0.5, "float32"),
+            )
+        scale, X = _below_one(X)
+        squares, scale = X.square_(), scale[..., 0]
+        return (
+            squares.mean(-1).sqrt_().mul_(scale),
+            squares.mean(-2).sqrt_().mul_(scale),
+        )
+
     def shrunk_signs(
         self, X: Tensor, m: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
@@ -275,13 +294,17 @@ class TorchArithmetic(Arithmetic):
         return list(roots)
 
     def mean_roots(
-        self, roots: Sequence[Tensor], tensors: Sequence[Tensor], weight: float
+        self,
+        roots: Sequence[Tensor],
+        tensors: Sequence[Tensor],
+        weights: Sequence[float],
     ) -> list[Tensor]:
         """See the reference: a few operations for all tensors."""
         if not roots:
             return []
-        X = torch._foreach_mul(list(roots), (1.0 - weight) ** 0.5)
-        Y = torch._foreach_mul(list(tensors), weight**0.5)
+        kept = [(1.0 - weight) ** 0.5 for weight in weights]
+        X = torch._foreach_mul(list(roots), kept)
+        Y = torch._foreach_mul(list(tensors), [w**0.5 for w in weights])
         return _hypot_together(X, Y)
 
     def adam_directions(

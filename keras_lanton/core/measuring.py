@@ -12,6 +12,7 @@ from typing import Any
 from keras import ops
 
 from keras_lanton.backends import backend
+from keras_lanton.core.adamw import debias
 from keras_lanton.core.noise import momentum_variance
 from keras_lanton.core.noise import rate_ratio
 from keras_lanton.core.noise import sample_variance
@@ -67,7 +68,10 @@ def measure(
         )
     samples = take_samples(plan, settings, G, B_last, state, due)
     d = dual_norms(settings, samples)
-    new = _accumulate(plan, settings, state, d, samples, measured)
+    new = _accumulate(plan, settings, state, d, measured)
+    if plan.whitened:
+        lines = _lines(plan, G, samples)
+        new |= _accumulate_lines(plan, settings, state, lines, measured, active)
     if "previous_gradient" in state:
         # XLA must know that the samples come before.
         new["previous_gradient"] = store_gradients(
@@ -195,7 +199,7 @@ def _sample(
     if not backend.EAGER:  # where huge gradients are not halved
         D = backend.clip(D, -LARGEST, LARGEST)
     lines: tuple[Tensor, ...] = ()
-    if group.noise is None:
+    if not group.samples_lines:
         norms = [group.norm.dual(D)]
     else:
         unit, norm = backend.unit_norm(D)
@@ -232,7 +236,6 @@ def _accumulate(
     settings: NoiseAdaptiveRate,
     state: State,
     d: Tensor,
-    samples: Sequence[tuple[Tensor, ...]],
     measured: Tensor,
 ) -> State:
     """The noise after this step [Alg. 1, line 7].
@@ -242,7 +245,6 @@ def _accumulate(
         settings: Of the noise.
         state: The state before this step.
         d: Dual norms of all groups' samples, one after the other.
-        samples: From `take_samples`.
         measured: Which matrices were measured, `(matrices,)` bool, on the
             host.
     """
@@ -251,42 +253,83 @@ def _accumulate(
         d = backend.constant(plan.dual_scale) * d
     measured = backend.on_device(measured)
     noise = update_noise(state["noise"], d, beta_2=settings.beta_2)
-    new = {
+    return {
         "noise": backend.where(measured, noise, state["noise"]),
         "measurements": state["measurements"] + ops.cast(measured, "int32"),
     }
-    if not plan.whitened:
-        return new
+
+
+def _accumulate_lines(
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    state: State,
+    lines: Sequence[Tensor],
+    measured: Tensor,
+    active: Tensor,
+) -> State:
+    """The noise of rows and columns after this step: line 7 of each.
+
+    Args:
+        plan: The plan.
+        settings: Of the noise.
+        state: The state before this step.
+        lines: From `_lines`.
+        measured: As `_accumulate`.
+        active: As `measure`.
+    """
+    every = plan.from_every_gradient
+    with backend.on_host():
+        seen = backend.where(backend.constant(every), active, measured)
+    masks = [m[:, None] for m in plan.of_whitened(backend.on_device(seen))]
+    weights = [
+        1.0 - (decay_of_step(settings) if every[m[0]] else settings.beta_2)
+        for m in plan.whitened
+    ]
     old = [*state["row_noise"], *state["col_noise"]]
-    found = [*_of_stacks(plan, samples, -2), *_of_stacks(plan, samples, -1)]
-    masks = [mask[:, None] for mask in plan.of_whitened(measured)]
-    # Line 7 of each row and column.
     noise = [
         backend.where(mask, one, before)
         for mask, one, before in zip(
             masks * 2,
-            backend.mean_roots(old, found, 1.0 - settings.beta_2),
+            backend.mean_roots(old, lines, weights * 2),
             old,
             strict=True,
         )
     ]
     count = len(masks)
-    return {**new, "row_noise": noise[:count], "col_noise": noise[count:]}
+    return {"row_noise": noise[:count], "col_noise": noise[count:]}
 
 
-def _of_stacks(
-    plan: Plan, samples: Sequence[tuple[Tensor, ...]], i: int
+def _lines(
+    plan: Plan, G: Sequence[Tensor], samples: Sequence[tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """Measure i of each stack's matrices, from those of the groups' chunks."""
-    parts: list[list[Tensor]] = [[] for _ in plan.whitened]
+    """RMS of the rows of each tensor in `"row_noise"`, then of its columns.
+
+    They are those of the gradients where `from_every_gradient`, else those of
+    the samples.
+    """
+    parts: list[list[tuple[Tensor, ...]]] = [[] for _ in plan.whitened]
     for group, sample in zip(plan.groups, samples, strict=True):
         if group.noise is None:
             continue
-        one = sample[i]
-        if len(group.chunks) > 1:  # one chunk in the place of each
-            one = backend.take(one, backend.constant(group.place_in_chunk))
-        parts[group.noise.index].append(one)
-    return [p[0] if len(p) == 1 else ops.concatenate(p) for p in parts]
+        if not group.samples_lines:
+            lines = backend.line_rms(group.stack.gather(G))
+        elif len(group.chunks) > 1:  # one chunk in the place of each
+            place = backend.constant(group.place_in_chunk)
+            lines = tuple(backend.take(one, place) for one in sample[-2:])
+        else:
+            lines = sample[-2:]
+        parts[group.noise.index].append(lines)
+    return [
+        p[0][i] if len(p) == 1 else ops.concatenate([x[i] for x in p])
+        for i in (0, 1)
+        for p in parts
+    ]
+
+
+def decay_of_step(settings: NoiseAdaptiveRate) -> float:
+    """The decay of what is measured on every step: H's for each interval."""
+    decay: float = settings.beta_2 ** (1.0 / settings.interval)
+    return decay
 
 
 def store_gradients(
@@ -358,19 +401,31 @@ def _chunk_or_old(
 
 
 def noise_unit(
-    settings: NoiseAdaptiveRate, share: Tensor, *, beta_1: float
+    plan: Plan,
+    settings: NoiseAdaptiveRate,
+    share: Tensor,
+    t: Tensor,
+    *,
+    beta_1: float,
 ) -> Tensor:
     """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
 
     Args:
+        plan: The plan.
         settings: Of the noise.
         share: `share_of_measurements` of each matrix, `(matrices,)`.
+        t: Number of the step.
         beta_1: Decay of the momentum.
 
     Returns:
         `(matrices,)` float32, above 0.
     """
-    return sample_variance(settings.reference, beta_1) ** 0.5 * share
+    unit = sample_variance(settings.reference, beta_1) ** 0.5 * share
+    if not plan.from_every_gradient.any():
+        return unit
+    every = backend.constant(plan.from_every_gradient)
+    since_start = ops.sqrt(debias(decay_of_step(settings), t))
+    return backend.where(every, since_start, unit)
 
 
 def entry_noise(

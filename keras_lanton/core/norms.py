@@ -51,6 +51,9 @@ class Norm(abc.ABC):
 
     # Whether `lmo` takes the noise of the entries into account.
     uses_entry_noise = False
+    # Whether that is measured on every step, from the gradient alone: most
+    # rows of an embedding seldom have one.
+    from_every_gradient = False
 
     @abc.abstractmethod
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
@@ -278,6 +281,7 @@ class Sign(Norm):
 
     d_in_axis: int = -2
     uses_entry_noise = True
+    from_every_gradient = True
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """sign(B), or B / sqrt(B^2 + V) [Alg. 1, line 6]."""

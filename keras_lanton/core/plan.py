@@ -94,6 +94,11 @@ class MeasurementGroup:
     noise: NoiseSlice | None
 
     @property
+    def samples_lines(self) -> bool:
+        """True if the samples tell the noise of rows and columns."""
+        return self.noise is not None and not self.norm.from_every_gradient
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of a chunk."""
         return self.size, self.stack.rows, self.stack.columns
@@ -107,7 +112,7 @@ class MeasurementGroup:
         """
         size, rows, columns = self.shape
         shapes: list[tuple[int, ...]] = [(size,), (size,)]
-        if self.noise is not None:
+        if self.samples_lines:
             shapes += [(size, rows), (size, columns)]
         return tuple(np.zeros(shape, "float32") for shape in shapes)
 
@@ -169,6 +174,8 @@ class Plan:
         group_of: Number of its measurement group; 0 for those in none.
         chunk_of: Number of its chunk in the group; -1 for those in none.
         sample_of: Its place in the dual norms of all groups' chunks.
+        from_every_gradient: Whether the noise of its rows and columns is
+            measured on every step, bool.
         offsets: Of the groups, `(groups,)` int32.
         chunk_counts: Number of chunks of each group, likewise; also the due
             chunk of a group that pauses.
@@ -190,6 +197,7 @@ class Plan:
     group_of: np.ndarray
     chunk_of: np.ndarray
     sample_of: np.ndarray
+    from_every_gradient: np.ndarray
     offsets: np.ndarray
     chunk_counts: np.ndarray
     rate_groups: tuple[np.ndarray, ...]
@@ -413,17 +421,22 @@ def _group_arrays(
     group_of = np.zeros(layout.matrices, "int32")
     chunk_of = np.full(layout.matrices, -1, "int32")
     sample_of = np.zeros(layout.matrices, "int32")
+    from_every_gradient = np.zeros(layout.matrices, bool)
     start = 0
     for k, group in enumerate(groups):
         matrices = positions(group.stack, layout.specs)
         group_of[matrices] = k
         chunk_of[matrices] = np.arange(len(matrices)) // group.size
         sample_of[matrices] = start + group.place_in_chunk
+        from_every_gradient[matrices] = (
+            group.noise is not None and group.norm.from_every_gradient
+        )
         start += group.size
     return {
         "group_of": group_of,
         "chunk_of": chunk_of,
         "sample_of": sample_of,
+        "from_every_gradient": from_every_gradient,
         "offsets": np.array([g.offset for g in groups], "int32"),
         "chunk_counts": np.array([len(g.chunks) for g in groups], "int32"),
     }

@@ -148,7 +148,7 @@ def step_(
         if changed:
             active = backend.after(changed["noise"], active)
     rates = lmo_rates(plan, ratio, active, eta)
-    units = _noise_units(plan, settings, share)
+    units = _noise_units(plan, settings, share, t)
     scalars = find_scalars(plan, settings, state["last_step"], active, eta, t)
 
     # Line 5: B_t.
@@ -286,12 +286,12 @@ def _with_nesterov(
 
 
 def _noise_units(
-    plan: Plan, settings: StepSettings, share: Tensor | None
+    plan: Plan, settings: StepSettings, share: Tensor | None, t: Tensor
 ) -> list[Tensor] | list[None]:
     """The unit of the rows' noise of each stack; None if it is not measured."""
     if settings.noise is None or share is None or not plan.whitened:
         return [None] * len(plan.stacks)
-    unit = noise_unit(settings.noise, share, beta_1=settings.beta_1)
+    unit = noise_unit(plan, settings.noise, share, t, beta_1=settings.beta_1)
     return plan.of_stacks(unit)
 
 

@@ -49,6 +49,22 @@ def test_frobenius_norm(scale):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30])
+def test_line_rms(scale, dtype):
+    """Against float64; the gradient stays as it was."""
+    x = scale * np.random.default_rng(0).normal(size=(2, 40, 7))
+    x[:, 3], x[..., 2] = 0.0, 0.0
+    X = ops.cast(ops.convert_to_tensor(x.astype("float32")), dtype)
+    x = ops.convert_to_numpy(ops.cast(X, "float32")).astype("float64")
+    for found, axis in zip(backend.line_rms(X), (-1, -2), strict=True):
+        wanted = np.sqrt(np.mean(x**2, axis=axis))
+        np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, 2e-6)
+    np.testing.assert_array_equal(
+        ops.convert_to_numpy(ops.cast(X, "float32")), x
+    )
+
+
 def test_shrunk_signs():
     """Of matrices that lie transposed in memory, in blocks."""
     shape = (3, 700, 300)
