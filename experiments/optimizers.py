@@ -9,6 +9,7 @@ from experiments import hyperparameters
 from experiments.baselines import BlockwiseAdamW
 from experiments.baselines import Lamb
 from experiments.baselines import Mars
+from experiments.contestants import REVISION
 from keras_lanton import baselines
 
 LANTONS = ("lanton", "lanton_paper")  # which measure noise
@@ -86,10 +87,12 @@ def construct(method, learning_rate, *, options=(), **kwargs):
     make = classes[method]
     given = with_parts(make, {**dict(options), **kwargs})
     # As records of earlier commits have it; False is the same.
-    if given.pop("bias_correction", False):
+    earlier = given.pop("bias_correction", False)
+    if given.pop("revision", REVISION) != REVISION or earlier:
         raise ValueError(
-            "An earlier commit trained this: now `momentum_warmup` is in the "
-            f"place of `bias_correction`. Received: options={options!r}"
+            "An earlier commit trained this: `revision` has to be "
+            f"{REVISION}, without `bias_correction`. Received: "
+            f"options={options!r}"
         )
     return make(learning_rate, **given)
 

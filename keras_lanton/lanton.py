@@ -92,11 +92,9 @@ class Lanton(LMOOptimizer):
             updates.
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        momentum_warmup: Whether 1 - b1 is at least 16 / (t + 15) on step t:
-            the momentum is then the mean of few gradients at first, and of
-            more as the run goes on; b1 is 0.95 after some 300 steps.
-            If not, G_1 is most of B_t in the first steps, as in the paper:
-            without a warm-up of the rate, the weights then follow one batch.
+        momentum_warmup: Whether 1 - b1 is at least min(0.1, 16 / t) on step
+            t: b1 is 0.9 for 160 steps, then rises, to 0.95 on step 320. The
+            signal of early gradients is large, and soon out of date.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at

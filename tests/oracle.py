@@ -247,7 +247,7 @@ class Oracle:
         # Line 5.
         c = 1.0 - self.beta_1
         if self.momentum_warmup:
-            c = max(c, 16.0 / (self.t + 15.0))
+            c = max(c, min(0.1, 16.0 / self.t))
         for index, gradient in enumerate(gradients):
             if not active[index]:
                 self.previous[index] = None

@@ -28,7 +28,8 @@ from keras_lanton.types import Tensor
 # New tensors of the state: by name, then by their place in its list.
 Changes = Mapping[str, Mapping[int, Tensor]]
 
-WARMUP = 16.0  # The mean over past gradients is as long as t / 16 steps.
+# While the momentum warms up, it is a mean over some t / 16 steps, at least 10.
+WARMUP, WARMUP_START = 16.0, 0.1
 
 
 class AfterLMO(NamedTuple):
@@ -61,7 +62,7 @@ class StepSettings:
     Args:
         beta_1: Decay of the momentum.
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
-        momentum_warmup: Whether 1 - b1 is at least 16 / (t + 15).
+        momentum_warmup: Whether 1 - b1 is at least min(0.1, 16 / t).
         first_gradient_starts_momentum: Whether B_0 = G_1; else B_0 = 0.
         noise: Settings of the noise, or None.
         adamw: Settings of AdamW for the roles without an LMO, or None.
@@ -241,7 +242,7 @@ def momentum_weights(
 ) -> Tensor:
     """The weight of G_t in B_t [Alg. 1, line 5].
 
-    It is 1 - b1, with `momentum_warmup` at least 16 / (t + 15); 0 without a
+    It is 1 - b1, with `momentum_warmup` at least min(0.1, 16 / t); 0 without a
     gradient, and 1 at a variable's first gradient if that starts the momentum.
     AdamW has its own b1, and its momentum starts at zero.
 
@@ -257,8 +258,8 @@ def momentum_weights(
     """
     c = (1.0 - settings.beta_1) * ops.ones_like(mask)
     if settings.momentum_warmup:
-        warmup = WARMUP / (ops.cast(t, "float32") + (WARMUP - 1.0))
-        c = backend.maximum(c, warmup)
+        warmup = WARMUP / ops.cast(t, "float32")
+        c = backend.maximum(c, backend.clip(warmup, 0.0, WARMUP_START))
     if settings.first_gradient_starts_momentum:
         c = backend.where(last_step == 0, 1.0, c)
     if settings.adamw is not None:

@@ -97,7 +97,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
-    # Whether 1 - b1 in line 5 is at least 16 / (t + 15).
+    # Whether 1 - b1 in line 5 is at least min(0.1, 16 / t).
     momentum_warmup = False
 
     def __init__(
