@@ -1,5 +1,6 @@
 """What is compared: the settings of all questions, as tables of runs."""
 
+from experiments.search import CHOOSING
 from experiments.search import Grid
 from experiments.search import Table
 from experiments.search import all_of
@@ -370,16 +371,20 @@ DECAY = Grid(
 # By caption: rate, seeds, and fields.
 WARMED_UP = {
     "S, 16,384 tokens, 300 steps": (1e-2, (1,), LARGE),
-    "S, 400 steps": (5e-3, (1,), {"steps": 400}),
+    "S, 400 steps": (5e-3, CHOOSING, {"steps": 400}),
+    "S, 1,500 steps": (5e-3, CHOOSING, {"steps": 1500}),
     "M, 400 steps": (5e-3, (1,), {"size": "M", "steps": 400}),
-    FINALS.caption: (5e-3, REPORTING, {"text": "sotu"}),
 }
+CONSTANT = {"momentum_warmup": False}
 MOMENTUM = tuple(
     Table(
         caption=caption,
         decide=fixed(
             (label_of("lanton"), run_for("lanton", rate, **fields)),
-            (label_of("before"), run_for("before", rate, **fields)),
+            (
+                "`Lanton(momentum_warmup=False)`",
+                run_for("lanton", rate, CONSTANT, **fields),
+            ),
         ),
         seeds=seeds,
     )

@@ -424,8 +424,9 @@ def noise_unit(
     if not plan.from_every_gradient.any():
         return unit
     every = backend.constant(plan.from_every_gradient)
-    since_start = ops.sqrt(debias(decay_of_step(settings), t))
-    return backend.where(every, since_start, unit)
+    with backend.on_host():
+        since_start = ops.sqrt(debias(decay_of_step(settings), t))
+    return backend.where(every, backend.on_device(since_start), unit)
 
 
 def entry_noise(
