@@ -228,7 +228,6 @@ SIZES = tuple(
 # Batches so large that a run has 300 steps, and wants a short momentum.
 LARGE = {"batch_size": 256}
 RATES_OF_LARGE = {
-    "lanton": (1e-2,),
     "before": HIGH[1:],
     "before_without_noise": HIGH[1:],
     "d_muon": (2e-2, 4e-2, 8e-2),
