@@ -30,7 +30,8 @@ def test_ways_to_run(compiled, preset):
     model, optimizer = runs.model_of_runs(), paper(**PRESETS[preset])
     found = runs.fit(model, optimizer, **compiled)
     # Observed 3e-7.
-    runs.assert_close(found, runs.reference_weights(preset), 1e-5)
+    wanted = runs.reference_weights(preset)
+    runs.assert_close(found, wanted, runs.TOLERANCES.get(preset, 1e-5))
 
 
 # On PyTorch compiling takes a minute and more; the single kernel has to do.
@@ -54,8 +55,8 @@ def if_it_compiles(call):
 def test_compiled(preset):
     model, optimizer = runs.model_of_runs(), paper(**PRESETS[preset])
     found = if_it_compiles(lambda: runs.fit(model, optimizer, jit_compile=True))
-    # Observed 3e-7.
-    runs.assert_close(found, runs.reference_weights(preset), 1e-5)
+    wanted = runs.reference_weights(preset)
+    runs.assert_close(found, wanted, runs.TOLERANCES.get(preset, 1e-5))
 
 
 def fit_single_kernel(optimizer, jit_compile):
