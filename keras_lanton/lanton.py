@@ -93,8 +93,9 @@ class Lanton(LMOOptimizer):
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         momentum_warmup: Whether 1 - b1 is at least min(0.1, 16 / t) on step
-            t: b1 is 0.9 for 160 steps, then rises, to 0.95 on step 320. The
-            signal of early gradients is large, and soon out of date.
+            t: b1 is at most 0.9 for 160 steps, then rises, to 0.95 on step
+            320. G_1 is most of B_t in the first 7 steps, if False in the first
+            14: without a warm-up of the rate, the weights follow one batch.
         noise: Settings of lines 7 to 9: how to measure noise, and how it
             changes the updates. None: every matrix has the base rate.
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
