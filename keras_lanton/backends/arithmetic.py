@@ -350,6 +350,8 @@ class Arithmetic:
     def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Root mean squares of the rows and of the columns of matrices.
 
+        Not by `unit_norm`: the norm of a huge gradient leaves float32.
+
         Args:
             X: `(..., m, n)`, any float dtype.
 
