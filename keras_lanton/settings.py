@@ -204,9 +204,9 @@ class NewtonSchulz(Part):
             Defaults to 1 GiB on a GPU, else to 512 MiB.
         shard: Whether each device orthogonalizes and measures a share of the
             matrices, and then gets the updates of all. None: on JAX, over the
-            mesh of the weights. True: also on PyTorch, over the processes of
-            `torch.distributed`; all of them must take every step. TensorFlow
-            has no sharding.
+            mesh of the weights, and on PyTorch where these are split. True:
+            also over other processes of `torch.distributed`; all of them must
+            take every step. TensorFlow has no sharding.
 
     Raises:
         ValueError: For a wrong argument, naming it, what is allowed and what

@@ -166,9 +166,17 @@ class JaxBackend(Backend):
         return Devices(count=meshes[0].size, split=split, mesh=meshes[0])
 
     def layouts(self, variables: Sequence[Any]) -> list[Any]:
-        """The sharding of each variable; None while a step is traced."""
+        """The sharding of each variable over devices; None for one of them.
+
+        None too while a step is traced.
+        """
         values = [variable.value for variable in variables]
-        return [None if self.is_compiled(x) else x.sharding for x in values]
+        return [
+            None
+            if self.is_compiled(x) or x.sharding.num_devices == 1
+            else x.sharding
+            for x in values
+        ]
 
     def laid_out(
         self, tensors: Sequence[Tensor], layouts: Sequence[Any]

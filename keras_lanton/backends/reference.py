@@ -197,6 +197,45 @@ class Backend(Arithmetic, abc.ABC):
         """The tensors as they are."""
         return list(tensors)
 
+    def holds_parts(self, layouts: Sequence[Any]) -> bool:
+        """Returns whether a process sees its parts of some tensors alone."""
+        return False
+
+    def gathered(self, tensors: Any, layouts: Sequence[Any]) -> Any:
+        """Whole tensors of the parts that the processes have.
+
+        Args:
+            tensors: One per variable, or some by their positions.
+            layouts: One per variable, from `layouts`.
+        """
+        return tensors
+
+    def part(self, whole: Tensor, layout: Any) -> Tensor:
+        """The part that this process has, of a tensor that all have."""
+        return whole
+
+    def part_of_numbers(self, numbers: np.ndarray, layout: Any) -> np.ndarray:
+        """The same of an array that broadcasts to the tensor."""
+        return numbers
+
+    def parts_of_gradients(
+        self, gradients: Sequence[Tensor], variables: Sequence[Any]
+    ) -> list[Tensor]:
+        """The parts that this process has, each placed as its variable."""
+        return list(gradients)
+
+    def largest_of_parts(
+        self, largest: Tensor, layouts: Sequence[Any]
+    ) -> Tensor:
+        """The largest numbers of all processes, infinite for NaN."""
+        return largest
+
+    def assign_part(
+        self, assign: Callable[[Any, Tensor], None], variable: Any, new: Tensor
+    ) -> None:
+        """Assigns this process' part of a variable, by Keras' `assign`."""
+        assign(variable, new)
+
     def to_host(self, *tensors: Tensor) -> list[Tensor]:
         """Copies small tensors to the host: reading them there waits for none.
 

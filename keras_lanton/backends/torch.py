@@ -22,10 +22,12 @@ from keras import ops
 from keras_lanton.backends.reference import Backend
 from keras_lanton.backends.reference import Devices
 from keras_lanton.backends.torch_arithmetic import TorchArithmetic
+from keras_lanton.backends.torch_parts import TorchParts
+from keras_lanton.backends.torch_parts import is_split
 from keras_lanton.types import Tensor
 
 
-class TorchBackend(TorchArithmetic, Backend):
+class TorchBackend(TorchParts, TorchArithmetic, Backend):
     """The functions that PyTorch does otherwise, or faster."""
 
     EAGER = True
@@ -89,39 +91,15 @@ class TorchBackend(TorchArithmetic, Backend):
 
         Args:
             variables: Keras variables.
-            wanted: Whether to share out work; None is the same as False.
+            wanted: Whether to share out work; None: where weights are split.
         """
         here = torch.distributed
+        if wanted is None:
+            wanted = self.holds_parts(self.layouts(variables))
         if not wanted or not (here.is_available() and here.is_initialized()):
             return None
         count = here.get_world_size()
         return Devices(count=count) if count > 1 else None
-
-    def check_whole(self, variables: Sequence[Any], model: Any = None) -> None:
-        """See the reference: DTensors, of which a process has a part.
-
-        Args:
-            variables: Keras variables.
-            model: A model whose parameters are checked too: `fully_shard`
-                leaves Keras' variables as they are.
-
-        Raises:
-            ValueError: For a DTensor.
-        """
-        named = [(v.path, v.value) for v in variables]
-        if model is not None:
-            named += model.named_parameters()
-        for path, tensor in named:
-            # Importing the class takes seconds.
-            if hasattr(tensor, "placements"):
-                raise ValueError(
-                    "Weights must be whole in every process. `fully_shard`, "
-                    "`distribute_tensor` and `ModelParallel` make DTensors of "
-                    "them: use `DistributedDataParallel`, as in "
-                    "docs/guides/several_machines.md. "
-                    f"Received: {path!r}, a DTensor with placements="
-                    f"{tensor.placements}"
-                )
 
     def share_out(
         self,
@@ -226,11 +204,15 @@ class TorchBackend(TorchArithmetic, Backend):
         ]
 
     def as_tensors(self, values: Sequence[Any]) -> list[Tensor]:
-        """See the reference: without the checks that Keras makes."""
+        """See the reference: without the checks that Keras makes.
+
+        Of a DTensor the part that this process has, in the same memory.
+        """
         device = _default_device()
         found = [
             v.value if isinstance(v, keras.Variable) else v for v in values
         ]
+        found = [x.to_local() if is_split(x) else x for x in found]
         return [
             x
             if isinstance(x, torch.Tensor) and x.device == device

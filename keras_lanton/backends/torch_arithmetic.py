@@ -379,7 +379,9 @@ class TorchArithmetic(Arithmetic):
 
     def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
         """See the reference: a call for all tensors."""
-        found = list(torch._foreach_norm(list(tensors), float("inf")))
+        # A process may have no entry of a tensor that is split.
+        some = [x if x.numel() else x.new_zeros(1) for x in tensors]
+        found = list(torch._foreach_norm(some, float("inf")))
         return torch.stack(self.cast_each(found, ["float32"] * len(found)))
 
     def largest_of_each(self, stack: Tensor) -> Tensor:

@@ -129,10 +129,11 @@ class AdaMuon(LMOOptimizer):
         places = [hidden.index(i) for i in stack.indices]
         roots = backend.mean_roots_(
             [found.state[name][k] for k in places],
-            stack.scatter(O),
+            self._plan.scatter(stack, O),
             [found.weights[i] for i in stack.indices],
         )
-        root = stack.gather(dict(zip(stack.indices, roots, strict=True)))
+        by_index = dict(zip(stack.indices, roots, strict=True))
+        root = self._plan.gather(stack, by_index)
         divided = O / (root + self.second_moment_epsilon)
         unit, _ = backend.unit_norm(divided)
         changes = {name: dict(zip(places, roots, strict=True))}

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
 
+from keras_lanton.backends import backend
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.types import ROLES
 from keras_lanton.types import Tensor
@@ -21,10 +23,10 @@ class VariableLayout:
     "variable" means a piece, and the matrices are those of all pieces.
 
     Attributes besides the arguments are `specs` of the pieces and `places`,
-    the number of each entry's matrix. `variable_of_matrix` has one number for
-    each matrix, `role_masks` are the matrices of each role. `stacks` are the
-    variables of several matrices, and `behind_stacks` is the place of each
-    matrix where those come first.
+    the number of the matrix of each entry that this process has.
+    `variable_of_matrix` has one number for each matrix, `role_masks` are the
+    matrices of each role. `stacks` are the variables of several matrices, and
+    `behind_stacks` is the place of each matrix where those come first.
 
     Args:
         all_specs: One spec per variable.
@@ -32,12 +34,15 @@ class VariableLayout:
         decayed: Whether weight decay applies, one per updated variable; then
             one per piece.
         rate_multipliers: Factor on the rate, likewise.
+        placements: Where its parts lie, from the backend's `layouts`,
+            likewise; those of pieces are None. Empty is None for all.
     """
 
     all_specs: tuple[VariableSpec, ...]
     updated: tuple[int, ...]
     decayed: tuple[bool, ...]
     rate_multipliers: tuple[float, ...]
+    placements: tuple[Any, ...] = ()
     # What follows, as arrays: computed once, on the host. Inside a step
     # torch.compile would trace it, and guess at lengths.
     specs: tuple[VariableSpec, ...] = dataclasses.field(init=False)
@@ -54,6 +59,12 @@ class VariableLayout:
             np.arange(len(specs), dtype="int32"), [spec.batch for spec in specs]
         )
         stacks = tuple(i for i, spec in enumerate(specs) if spec.batch > 1)
+        given = self.placements or (None,) * len(counts)
+        placements = tuple(
+            place if count == 1 else None
+            for place, count in zip(given, counts, strict=True)
+            for _ in range(count)
+        )
         roles = np.array([spec.role for spec in specs])[variable_of_matrix]
         derived = {
             "decayed": tuple(np.repeat(self.decayed, counts).tolist()),
@@ -62,7 +73,11 @@ class VariableLayout:
             ),
             "specs": specs,
             "variable_of_matrix": variable_of_matrix,
-            "places": _places(specs),
+            "placements": placements,
+            "places": tuple(
+                backend.part_of_numbers(place, where)
+                for place, where in zip(_places(specs), placements, strict=True)
+            ),
             "stacks": stacks,
             "behind_stacks": _behind(stacks, variable_of_matrix),
             "role_masks": tuple(roles == r for r in ROLES if r in roles),

@@ -13,6 +13,7 @@ from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.adamw import debias
+from keras_lanton.core.matrices import Tensors
 from keras_lanton.core.noise import momentum_variance
 from keras_lanton.core.noise import rate_ratio
 from keras_lanton.core.noise import sample_variance
@@ -34,8 +35,8 @@ LARGEST_NOISE = 1e30  # in units of the signal
 def measure(
     plan: Plan,
     settings: NoiseAdaptiveRate,
-    G: Sequence[Tensor],
-    B_last: Sequence[Tensor],
+    G: Tensors,
+    B_last: Tensors,
     state: State,
     *,
     active: Tensor,
@@ -66,6 +67,7 @@ def measure(
         measured = measured_matrices(
             plan, settings, due, state["last_step"], active, t
         )
+    G, B_last = plan.whole(G), plan.whole(B_last)
     samples = take_samples(plan, settings, G, B_last, state, due)
     d = dual_norms(settings, samples)
     new = _accumulate(plan, settings, state, d, measured)
@@ -135,8 +137,8 @@ def measured_matrices(
 def take_samples(
     plan: Plan,
     settings: NoiseAdaptiveRate,
-    G: Sequence[Tensor],
-    B_last: Sequence[Tensor],
+    G: Tensors,
+    B_last: Tensors,
     state: State,
     due: Tensor,
 ) -> list[tuple[Tensor, ...]]:
@@ -159,7 +161,7 @@ def take_samples(
     pairs = zip(plan.groups, *backend.unpack(due), strict=True)
     for k, (group, chunk) in enumerate(pairs):
         sample = functools.partial(
-            _sample, settings, group, k, chunk, G, B_last, state
+            _sample, plan, settings, group, k, chunk, G, B_last, state
         )
         if group.pauses:
             nothing = functools.partial(_no_sample, settings, group)
@@ -180,17 +182,19 @@ def _no_sample(
 
 
 def _sample(
+    plan: Plan,
     settings: NoiseAdaptiveRate,
     group: MeasurementGroup,
     k: int,
     chunk: Any,
-    G: Sequence[Tensor],
-    B_last: Sequence[Tensor],
+    G: Tensors,
+    B_last: Tensors,
     state: State,
 ) -> tuple[Tensor, ...]:
     """The measures of D_t in a chunk of group k."""
     if settings.reference == "independent_gradient":
-        D = _chunk(group, chunk, state["gradient_difference"])
+        difference = plan.whole(state["gradient_difference"])
+        D = _chunk(group, chunk, difference)
     elif settings.reference == "momentum":
         D = _chunk(group, chunk, G) - _chunk(group, chunk, B_last)
     else:
@@ -300,7 +304,7 @@ def _accumulate_lines(
 
 
 def _lines(
-    plan: Plan, G: Sequence[Tensor], samples: Sequence[tuple[Tensor, ...]]
+    plan: Plan, G: Tensors, samples: Sequence[tuple[Tensor, ...]]
 ) -> list[Tensor]:
     """RMS of the rows of each tensor in `"row_noise"`, then of its columns.
 
@@ -335,7 +339,7 @@ def decay_of_step(settings: NoiseAdaptiveRate) -> float:
 def store_gradients(
     plan: Plan,
     settings: NoiseAdaptiveRate,
-    G: Sequence[Tensor],
+    G: Tensors,
     state: State,
     active: Tensor,
     t: Tensor,
@@ -370,7 +374,7 @@ def store_gradients(
 def _chunk(
     group: MeasurementGroup,
     chunk: Any,
-    tensors: Sequence[Tensor],
+    tensors: Tensors,
     dtype: str = "float32",
 ) -> Tensor:
     """A chunk of the variables' tensors, by its number: `group.shape`."""
@@ -389,7 +393,7 @@ def _chunk(
 
 
 def _chunk_or_old(
-    group: MeasurementGroup, chunk: Any, tensors: Sequence[Tensor], old: Tensor
+    group: MeasurementGroup, chunk: Any, tensors: Tensors, old: Tensor
 ) -> Tensor:
     """A chunk in the dtype of the stored one, which stays in a pause."""
     (found,) = backend.replace_if(

@@ -19,6 +19,7 @@ from keras import ops
 from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
 from keras_lanton.core.matrices import Stack
+from keras_lanton.core.matrices import Tensors
 from keras_lanton.core.matrices import equal_stacks
 from keras_lanton.core.matrices import positions
 from keras_lanton.core.norms import Norm
@@ -121,7 +122,7 @@ class MeasurementGroup:
         """Place of each matrix in its chunk, `(n,)` int32."""
         return np.arange(len(self.stack), dtype="int32") % np.int32(self.size)
 
-    def gather(self, i: int, tensors: Sequence[Tensor]) -> Tensor:
+    def gather(self, i: int, tensors: Tensors) -> Tensor:
         """Chunk i of the variables' tensors, zero-padded to `shape`.
 
         Args:
@@ -131,7 +132,7 @@ class MeasurementGroup:
         chunk = self.chunks[i].gather(tensors)
         return _zero_padded(chunk, self.size - len(self.chunks[i]))
 
-    def gather_all(self, tensors: Sequence[Tensor]) -> Tensor:
+    def gather_all(self, tensors: Tensors) -> Tensor:
         """All chunks of the variables' tensors, `(chunks, *shape)`.
 
         Args:
@@ -156,8 +157,6 @@ class Plan:
 
     Args:
         layout: The variables.
-        placements: Placement of each updated variable's weights on devices,
-            by the backend's `layouts`.
         stacks: Stacks that are updated together.
         groups: Stacks that are measured; empty without noise.
         whitened: Positions of the matrices of each tensor in `"row_noise"`,
@@ -184,7 +183,6 @@ class Plan:
     """
 
     layout: VariableLayout
-    placements: tuple[Any, ...]
     stacks: tuple[WorkStack, ...]
     groups: tuple[MeasurementGroup, ...]
     whitened: tuple[np.ndarray, ...]
@@ -209,12 +207,35 @@ class Plan:
             stack: A stack of whole variables.
             tensors: One per variable of the stack, by its position.
         """
-        indices = stack.indices
+        indices, placements = stack.indices, self.layout.placements
         found = backend.laid_out(
-            [tensors[i] for i in indices], [self.placements[i] for i in indices]
+            [tensors[i] for i in indices], [placements[i] for i in indices]
         )
-        whole = stack.gather(dict(zip(indices, found, strict=True)))
+        chosen = self.whole(dict(zip(indices, found, strict=True)))
+        whole = stack.gather(chosen)
         return whole if len(indices) == 1 else backend.whole(whole)
+
+    def scatter(self, stack: Stack, whole: Tensor) -> list[Tensor]:
+        """Inverse of `gather`: what this process has of each variable.
+
+        Args:
+            stack: A stack of whole variables.
+            whole: `(n, rows, columns)`, the same in every process.
+        """
+        return [
+            backend.part(x, self.layout.placements[i])
+            for i, x in zip(stack.indices, stack.scatter(whole), strict=True)
+        ]
+
+    def whole(self, tensors: Tensors) -> Tensors:
+        """Tensors whose entries are brought together when one is read.
+
+        Args:
+            tensors: One per variable, or some by their positions; on PyTorch
+                what this process has of each.
+        """
+        found: Tensors = backend.gathered(tensors, self.layout.placements)
+        return found
 
     def of_stacks(self, x: Tensor) -> list[Tensor]:
         """The entries of each stack's matrices, `(n,)` each.
@@ -298,7 +319,6 @@ def make_plan(
     noise: NoiseAdaptiveRate | None = None,
     adamw: AuxiliaryAdamW | None = None,
     sizes: Sizes = Sizes(),
-    placements: Sequence[Any] | None = None,
 ) -> Plan:
     """The plan of an optimizer's steps.
 
@@ -308,7 +328,6 @@ def make_plan(
         noise: Settings of the noise, or None.
         adamw: Settings of AdamW, or None.
         sizes: How much is worked on at once.
-        placements: See `Plan`; None for one device.
     """
     norms = {role: rule.norm for role, rule in rules.items()}
     stacks = equal_stacks(
@@ -318,7 +337,6 @@ def make_plan(
     whitened = _whitened(groups, layout)
     return Plan(
         layout=layout,
-        placements=tuple(placements or [None] * len(layout.specs)),
         stacks=tuple(_work(layout, stacks, norms, sizes, whitened)),
         groups=tuple(groups),
         whitened=tuple(whitened),

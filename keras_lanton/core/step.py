@@ -170,6 +170,7 @@ def step_(
         )
         new = with_changes(new, changes)
         update_stack_(
+            plan,
             X,
             work.stack,
             O,
@@ -336,6 +337,7 @@ def with_changes(state: State, changes: Changes) -> State:
 
 
 def update_stack_(
+    plan: Plan,
     X: list[Tensor],
     stack: Stack,
     O: Tensor,
@@ -348,6 +350,7 @@ def update_stack_(
     """X <- decay_factor X + rate O, of a stack's variables [Alg. 1, line 10].
 
     Args:
+        plan: The plan.
         X: Weights, one per variable; those of the stack are replaced.
         stack: A stack of whole variables.
         O: `(n, rows, columns)`, as the stack; may be overwritten.
@@ -361,7 +364,7 @@ def update_stack_(
     """
     updated = backend.update_(
         [X[i] for i in stack.indices],
-        stack.scatter(backend.scale_(O, rates[:, None, None])),
+        plan.scatter(stack, backend.scale_(O, rates[:, None, None])),
         [decay_factor[i] for i in stack.indices],
         cautious=cautious,
         casts=casts,

@@ -151,7 +151,9 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
             updated=tuple(updated),
             decayed=tuple(decayed[i] for i in updated),
             rate_multipliers=tuple(multipliers[i] for i in updated),
+            placements=tuple(backend.layouts([variables[i] for i in updated])),
         )
+        _check_cuts(self._layout, variables)
         buffers = self.lay_out_work(
             self._layout, [variables[i] for i in updated]
         )
@@ -349,6 +351,7 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
         X: Sequence[Tensor],
     ) -> list[Tensor]:
         """One gradient per updated variable, zero where none came."""
+        gradients = backend.parts_of_gradients(gradients, variables)
         given = self._by_position(gradients, variables)
         pairs = zip(self._layout.updated, X, strict=True)
         return list(
@@ -412,7 +415,7 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
             after += [new_state[name]] if one else new_state[name]
         for variable, old, new in zip(targets, before, after, strict=True):
             if new is not old:
-                self.assign(variable, new)
+                backend.assign_part(self.assign, variable, new)
 
     # Config.
 
@@ -435,6 +438,19 @@ def _is_updated(variable: Any) -> bool:
     """Returns whether a variable has entries, which the step updates."""
     overwritten = getattr(variable, "overwrite_with_gradient", False)
     return not overwritten and math.prod(variable.shape) > 0
+
+
+def _check_cuts(layout: VariableLayout, variables: Sequence[Any]) -> None:
+    """ValueError where a process has a part of several matrices in one."""
+    for i in layout.updated:
+        pieces = len(layout.all_specs[i].pieces)
+        found = backend.layouts([variables[i]])
+        if pieces > 1 and backend.holds_parts(found):
+            raise ValueError(
+                "A variable of several matrices must be whole in every process "
+                "on PyTorch: leave it out of the `LayoutMap`. Received: "
+                f"{variable_path(variables[i])!r}, of {pieces} matrices"
+            )
 
 
 def _check_real(variables: Sequence[Any]) -> None:

@@ -23,16 +23,18 @@ def largest_of_matrices(layout: VariableLayout, G: Sequence[Tensor]) -> Tensor:
         G: Gradients, one per variable.
     """
     stacks = []
+    whole = backend.gathered(G, layout.placements)
     for i in layout.stacks:
-        matrices = to_matrices(G[i], layout.specs[i].view)
+        matrices = to_matrices(whole[i], layout.specs[i].view)
         stacks.append(backend.largest_of_each(matrices))
     others = [x for i, x in enumerate(G) if i not in layout.stacks]
     if others:
         stacks.append(backend.largest_entries(others))
-    if not layout.stacks:
-        return stacks[0]
-    order = backend.constant(layout.behind_stacks)
-    return backend.take(ops.concatenate(stacks), order)
+    found = stacks[0]
+    if layout.stacks:
+        order = backend.constant(layout.behind_stacks)
+        found = backend.take(ops.concatenate(stacks), order)
+    return backend.largest_of_parts(found, layout.placements)
 
 
 def halved(

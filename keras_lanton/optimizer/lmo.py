@@ -236,6 +236,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
             ValueError: If no weight has the dtype that `rounding` is for.
         """
         devices = backend.devices(variables, self.newton_schulz.shard)
+        self._check_int8(layout)
         shapes = [spec.shape for spec in layout.specs]
         blocks = map(self._momentum_blocks, layout.updated_specs)
         self._momentum = Momentum(blocks=tuple(itertools.chain(*blocks)))
@@ -252,7 +253,6 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
                 # Whole stacks would be gathered on every device.
                 gathers_whole=is_gathered_whole if devices is None else _never,
             ),
-            placements=_placements(layout, variables, devices),
         )
         made: dict[str, Buffer | list[Buffer]] = {
             **self._momentum.buffers(shapes)
@@ -292,6 +292,17 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
                 "`dtype='bfloat16'` of the layers, or "
                 "`keras.config.set_dtype_policy('bfloat16')`. "
                 f"Received: weights of {', '.join(dtypes)}"
+            )
+
+    def _check_int8(self, layout: VariableLayout) -> None:
+        """ValueError where a process has a part of a tensor in int8."""
+        if self.momentum_dtype == "int8" and backend.holds_parts(
+            layout.placements
+        ):
+            raise ValueError(
+                "momentum_dtype='int8' needs whole weights in every process: "
+                'blocks of its entries have a scale. `"bfloat16"` does not. '
+                "Received: weights that `ModelParallel` splits"
             )
 
     # The step.
@@ -466,24 +477,6 @@ def _buffers_of_noise(
 
 def _never(stack: Stack) -> bool:
     return False
-
-
-def _placements(
-    layout: VariableLayout,
-    variables: Sequence[Any],
-    devices: Devices | None,
-) -> list[Any] | None:
-    """Each variable's placement, by the backend; None for one device."""
-    if devices is None:
-        return None
-    found = backend.layouts(variables)
-    cuts = [spec.pieces for spec in layout.updated_specs]
-    # A piece of a variable that is split over devices lies anywhere.
-    return [
-        place if len(cut) == 1 else None
-        for place, cut in zip(found, cuts, strict=True)
-        for _ in cut
-    ]
 
 
 def rms_rule(norm: Norm, rms: float) -> Rule:

@@ -404,21 +404,35 @@ def torch_loop(parallel, share, start, callbacks):
             callback.on_train_batch_end(step)
 
 
-def torch_fit(options, address, count, number, bad_step=None):
-    """Keras' `fit`: it averages the gradients."""
+def torch_fit(
+    options, address, count, number, columns=1, bad_step=None, saves_to=None
+):
+    """Keras' `fit`: it averages the gradients; several columns split weights.
+
+    With `saves_to`, a folder, a new model goes on from a file in the middle.
+    """
     import torch
     from keras import distribution
 
     torch.set_num_threads(1)
     distribution.initialize(address, count, number)
-    distribution.set_distribution(
-        distribution.DataParallel(auto_shard_dataset=False)
-    )
+    rows = count // columns
+    set_distribution(rows, columns)
     model = compiled(make_model(), make_optimizer(options))
-    train(model, rows_of(make_data(bad_step), number, count), BATCH // count)
+    data = rows_of(make_data(bad_step), number // columns, rows)
+    if saves_to is not None:
+        size = BATCH // rows
+        train(model, [one[: SAVED_AT * size] for one in data], size)
+        file = f"{saves_to}/{number}.weights.h5"
+        model.save_weights(file)
+        model = compiled(make_model(), make_optimizer(options))
+        load_checkpoint(model, file)
+    start = int(model.optimizer.iterations)
+    train(model, data, BATCH // rows, start)
     found = result(model, model.optimizer)
     # The group goes after what uses it, as in `torch_processes`.
-    model.ddp_model = None
+    if columns == 1:
+        model.ddp_model = None
     gc.collect()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
@@ -717,6 +731,25 @@ def test_fit_of_two_torch_processes(shared):
 
 
 @on_torch
+@pytest.mark.skipif(keras.__version__ < "3.16", reason="Keras 3.16 splits")
+@pytest.mark.parametrize("rows", keep([1, 2], [1], exhaustive))
+@pytest.mark.parametrize("saved", [False, True], ids=["whole", "resumed"])
+def test_fit_of_split_weights(rows, saved, tmp_path):
+    arguments = arguments_of("defaults")
+    own = {
+        "address": free_address(),
+        "columns": 2,
+        "saves_to": str(tmp_path) if saved else None,
+    }
+    processes = launch_processes(
+        "torch_fit", {**arguments, **own}, count=2 * rows
+    )
+    (found,), *others = outcomes(processes)
+    assert all(one == [found] for one in others)
+    assert_same(found, fit(**arguments), arguments["bad_step"])
+
+
+@on_torch
 def test_killed_torch_processes(tmp_path):
     def start(**restarts):
         options = {"shard_orthogonalization": True}
@@ -725,47 +758,6 @@ def test_killed_torch_processes(tmp_path):
         return launch_processes("torch_processes", case)
 
     assert_resumes(start, tmp_path)
-
-
-@pytest.fixture
-def mesh_of_one(tmp_path):
-    import torch
-    from torch.distributed import device_mesh
-
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/group", world_size=1, rank=0
-    )
-    yield device_mesh.init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
-@on_torch
-@pytest.mark.parametrize("steps", [False, True], ids=["build", "first_step"])
-def test_torch_refuses_distributed_weights(mesh_of_one, steps):
-    import torch
-    from torch.distributed.tensor import distribute_tensor
-
-    kernel = keras.Variable(np.ones((2, 3), "float32"), name="kernel")
-    whole = kernel.value.detach()
-    kernel._value = torch.nn.Parameter(distribute_tensor(whole, mesh_of_one))
-    optimizer = Lanton()
-    with pytest.raises(ValueError, match="whole in every.*Received: 'kernel'"):
-        if steps:
-            optimizer.apply([torch.ones_like(whole)], [kernel])
-        optimizer.build([kernel])
-    assert not optimizer.built
-
-
-@on_torch
-def test_torch_refuses_fully_sharded_models(mesh_of_one):
-    """Keras' variables stay what they were: a step would not be shared."""
-    from torch.distributed.fsdp import fully_shard
-
-    model = make_model()
-    assert Lanton().read_roles(model)
-    fully_shard(model, mesh=mesh_of_one)
-    with pytest.raises(ValueError, match=r"Received: '\S*/\w+', a DTensor"):
-        Lanton().read_roles(model)
 
 
 @on_tensorflow
