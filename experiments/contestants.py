@@ -159,7 +159,7 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
-        "`Lanton(beta_1=0.9, momentum_warmup=False)`, cubic",
+        "`Lanton(beta_1=0.9)`, cubic",
         "lanton",
         {**IMAGE_LANTON, **SIGNAL},
     ),

@@ -16,7 +16,6 @@ from experiments.tasks import FINE_TUNING
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
 QUICK, LONG = 5.0, 80.0  # tokens per weight
 # With the defaults of earlier commits: what has not been trained again.
-WITHOUT = label_of("before_without_noise")
 CUBIC = ("cubic", "cubic_without_noise")
 CUBIC_WITHOUT = label_of("cubic_without_noise")
 LITTLE_DECAY = {"weight_decay": 0.03}
@@ -138,23 +137,21 @@ def rows_of(runs):
 
 # -- The finals, the noise, other sizes and lengths --------------------------
 
-# At the default rate, and without noise at the best of some.
-AT_DEFAULT_RATE = {
-    name: fixed((label_of(name), run_for(name, 5e-3, text="sotu")))
-    for name in ("lanton", "before")
-}
-WITHOUT_NOISE = at_best(
-    runs_at({"before_without_noise": (*LOW, 1e-2)}), text="sotu"
+# At the default rate.
+AT_DEFAULT_RATE = fixed(
+    *(
+        (label_of(name), run_for(name, 5e-3, text="sotu"))
+        for name in ("lanton", "lanton_without_noise")
+    )
 )
 FINALS = Table(
     caption="S, 1,024 tokens, `sotu`",
     decide=all_of(
-        AT_DEFAULT_RATE["lanton"],
-        WITHOUT_NOISE,
+        AT_DEFAULT_RATE,
         searched(searches_of(SPACES), text="sotu"),
     ),
     seeds=REPORTING,
-    curve=WITHOUT,
+    curve=label_of("lanton"),
 )
 # By caption: fields of the runs, and rates.
 PLACES = {
@@ -176,10 +173,10 @@ IN_TOKENS = ("S, 256 tokens", "M, 1,024 tokens", "M, 256 tokens")
 NOISE = (
     Table(
         caption=FINALS.caption,
-        decide=all_of(AT_DEFAULT_RATE["before"], WITHOUT_NOISE),
+        decide=AT_DEFAULT_RATE,
         seeds=REPORTING,
-        reference=WITHOUT,
-        curve=WITHOUT,
+        reference=label_of("lanton_without_noise"),
+        curve=label_of("lanton"),
     ),
     *(
         Table(

@@ -206,7 +206,7 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     def as_tensors(self, values: Sequence[Any]) -> list[Tensor]:
         """See the reference: without the checks that Keras makes.
 
-        Of a DTensor the part that this process has, in the same memory.
+        DTensors give the part that this process has, in the same memory.
         """
         device = _default_device()
         found = [

@@ -2,7 +2,7 @@
 
 Keras 3.16 splits variables so under `keras.distribution.ModelParallel`. A step
 works on plain tensors: entry by entry on the parts, and on whole tensors where
-a matrix has to be whole. Those are brought together when they are read.
+a matrix has to be whole, which are brought together when they are read.
 """
 
 from collections.abc import Callable
