@@ -214,6 +214,7 @@ class Table:
     # Label of the row that is trained to other lengths too, so that
     # differences in loss can be told in tokens.
     curve: str | None = None
+    lengths: tuple = CURVE  # of that row, in budgets
 
     def runs(self, results):
         """All runs that the table shows or needs, as far as decided."""
@@ -224,7 +225,7 @@ class Table:
             found += [
                 scaled(reference, factor).replace(seed=seed)
                 for seed in self.seeds
-                for factor in CURVE
+                for factor in self.lengths
             ]
         return [*found, *missing]
 

@@ -137,6 +137,8 @@ def rows_of(runs):
 
 # -- The finals, the noise, other sizes and lengths --------------------------
 
+# Where `Lanton()` has the losses of the others, in budgets.
+DOWN_TO_ADAMW = (0.6, 0.7, 1.0)
 # At the default rate.
 AT_DEFAULT_RATE = fixed(
     *(
@@ -152,6 +154,7 @@ FINALS = Table(
     ),
     seeds=REPORTING,
     curve=label_of("lanton"),
+    lengths=DOWN_TO_ADAMW,
 )
 # By caption: fields of the runs, and rates.
 PLACES = {
@@ -177,6 +180,7 @@ NOISE = (
         seeds=REPORTING,
         reference=label_of("lanton_without_noise"),
         curve=label_of("lanton"),
+        lengths=DOWN_TO_ADAMW,
     ),
     *(
         Table(

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from experiments.search import CURVE
 from experiments.search import scaled
 
 # -- Statistics --------------------------------------------------------------
@@ -160,7 +159,10 @@ def tokens(frame, table, results):
     if reference is None:
         return None
     curves = pd.DataFrame(
-        {x: by_seed(results, scaled(reference, x), frame.index) for x in CURVE}
+        {
+            x: by_seed(results, scaled(reference, x), frame.index)
+            for x in table.lengths
+        }
     )
     ratios = {}
     for seed, losses in curves.iterrows():
