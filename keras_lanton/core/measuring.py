@@ -68,6 +68,9 @@ def measure(
             plan, settings, due, state["last_step"], active, t
         )
     G, B_last = plan.whole(G), plan.whole(B_last)
+    if "gradient_difference" in state:
+        whole = plan.whole(state["gradient_difference"])
+        state = {**state, "gradient_difference": whole}
     samples = take_samples(plan, settings, G, B_last, state, due)
     d = dual_norms(settings, samples)
     new = _accumulate(plan, settings, state, d, measured)
@@ -161,7 +164,7 @@ def take_samples(
     pairs = zip(plan.groups, *backend.unpack(due), strict=True)
     for k, (group, chunk) in enumerate(pairs):
         sample = functools.partial(
-            _sample, plan, settings, group, k, chunk, G, B_last, state
+            _sample, settings, group, k, chunk, G, B_last, state
         )
         if group.pauses:
             nothing = functools.partial(_no_sample, settings, group)
@@ -182,7 +185,6 @@ def _no_sample(
 
 
 def _sample(
-    plan: Plan,
     settings: NoiseAdaptiveRate,
     group: MeasurementGroup,
     k: int,
@@ -193,8 +195,7 @@ def _sample(
 ) -> tuple[Tensor, ...]:
     """The measures of D_t in a chunk of group k."""
     if settings.reference == "independent_gradient":
-        difference = plan.whole(state["gradient_difference"])
-        D = _chunk(group, chunk, difference)
+        D = _chunk(group, chunk, state["gradient_difference"])
     elif settings.reference == "momentum":
         D = _chunk(group, chunk, G) - _chunk(group, chunk, B_last)
     else:
