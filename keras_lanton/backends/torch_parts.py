@@ -20,7 +20,7 @@ from keras_lanton.types import Tensor
 
 
 class Layout(NamedTuple):
-    """How a tensor is split.
+    """The layout of a tensor that is split over a mesh of processes.
 
     Args:
         mesh: The `DeviceMesh` of the processes.
@@ -106,7 +106,7 @@ class TorchParts:
                 )
 
     def layouts(self, variables: Sequence[Any]) -> list[Layout | None]:
-        """How each variable is split; None for a whole one."""
+        """The layout of each variable; None for a whole one."""
         values = [
             v.value if isinstance(v, keras.Variable) else v for v in variables
         ]
@@ -186,7 +186,7 @@ def is_split(x: Any) -> bool:
 
 
 def layout_of(x: Tensor) -> Layout | None:
-    """How a tensor is split; None for a whole one."""
+    """Returns the layout of a tensor; None for a whole one."""
     if not is_split(x):
         return None
     return Layout(x.device_mesh, tuple(x.placements), tuple(x.shape))
