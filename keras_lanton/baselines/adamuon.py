@@ -60,7 +60,8 @@ class AdaMuon(LMOOptimizer):
     References:
         Si et al. 2025, AdaMuon: Adaptive Muon Optimizer, arXiv 2507.11005,
         version 2; github.com/Chongjie-Si/AdaMuon,
-        gpt2/models/optimizers/adamuon.py.
+        gpt2/models/optimizers/adamuon.py. Its factor for convolutions is that
+        of their smallest and largest axis, here it is that of the matrix.
     """
 
     slot_dtypes = {"second_moment_root": "float32"}

@@ -58,7 +58,8 @@ class NorMuon(LMOOptimizer):
 
     References:
         Li et al. 2025, NorMuon: Making Muon more efficient and scalable, arXiv
-        2510.05491; github.com/zichongli5/NorMuon, normuon.py.
+        2510.05491; github.com/zichongli5/NorMuon, normuon.py. The RMS of 0.2
+        is the paper's; the published code has Muon's factor.
     """
 
     arguments = (*LMOOptimizer.arguments, "beta_2", "hidden_scale")
