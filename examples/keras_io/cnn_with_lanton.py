@@ -1,8 +1,8 @@
 """
-Title: Image classification with LANTON
+Title: Image classification with Lanton
 Author: keras_lanton
 Date created: 2026/11/22
-Last modified: 2026/11/24
+Last modified: 2026/11/28
 Description: Train a small convolutional network on digits, next to SGD.
 Accelerator: None
 """
@@ -10,13 +10,14 @@ Accelerator: None
 """
 ## Introduction
 
-LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
-optimizer. Like Muon, it orthogonalizes the update of every hidden matrix. It
-also measures how noisy each gradient is, and gives noisy matrices, rows and
-columns a lower learning rate.
+Like Muon, `Lanton` orthogonalizes the update of every hidden matrix. It also
+measures how noisy each gradient is, and gives noisy matrices a lower learning
+rate, as LANTON of Hao et al. does
+([arXiv 2510.14009](https://arxiv.org/abs/2510.14009)), and noisy rows and
+columns smaller updates.
 
 This example trains a small convolutional network on the handwritten digits of
-scikit-learn, with LANTON and with SGD. It needs no download and no GPU.
+scikit-learn, with `Lanton` and with SGD. It needs no download and no GPU.
 
 ## Setup
 """
@@ -31,7 +32,7 @@ from keras import layers
 from keras_lanton import Lanton
 
 EPOCHS, BATCH_SIZE = 8, 64
-COLORS = {"LANTON": "#0072B2", "SGD": "#666666"}
+COLORS = {"Lanton": "#0072B2", "SGD": "#666666"}
 plt.rc("axes.spines", top=False, right=False)
 
 """
@@ -110,14 +111,13 @@ def train(model, optimizer):
 
 """
 `read_roles` reads from the layers which axes of a kernel are inputs and which
-are outputs. It is optional here: paths and shapes say the same. The run is
-short, so its momentum is too: `beta_1=0.9`, where the default is 0.95.
+are outputs. It is optional here: paths and shapes say the same.
 """
 
 model = make_model()
-optimizer = Lanton(falling(5e-3), beta_1=0.9, weight_decay=None)
+optimizer = Lanton(falling(5e-3), weight_decay=None)
 optimizer.read_roles(model)
-histories = {"LANTON": train(model, optimizer)}
+histories = {"Lanton": train(model, optimizer)}
 
 """
 SGD with momentum gets the same initial weights and the same batches.
@@ -150,7 +150,7 @@ plt.show()
 """
 ## How each variable is updated
 
-`summary` has one line per variable. LANTON reads a kernel
+`summary` has one line per variable. Lanton reads a kernel
 `(3, 3, inputs, outputs)` as one matrix of `9 * inputs` rows. Gains and biases
 are vectors, which AdamW updates.
 """

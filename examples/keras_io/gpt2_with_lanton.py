@@ -1,8 +1,8 @@
 """
-Title: Pretraining a small GPT-2 with LANTON
+Title: Pretraining a small GPT-2 with Lanton
 Author: keras_lanton
 Date created: 2026/11/22
-Last modified: 2026/11/24
+Last modified: 2026/11/28
 Description: Train KerasHub's GPT-2, and see which of its matrices are noisy.
 Accelerator: None
 """
@@ -10,13 +10,14 @@ Accelerator: None
 """
 ## Introduction
 
-LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
-optimizer. Like Muon, it orthogonalizes the update of every hidden matrix;
-embeddings get sign updates. It also measures how noisy each gradient is, and
-gives noisy matrices, rows and columns a lower learning rate.
+Like Muon, `Lanton` orthogonalizes the update of every hidden matrix; embeddings
+get sign updates. It also measures how noisy each gradient is, and gives noisy
+matrices a lower learning rate, as LANTON of Hao et al. does
+([arXiv 2510.14009](https://arxiv.org/abs/2510.14009)), and noisy rows and
+columns smaller updates.
 
-This example trains a GPT-2 of two layers on bytes of text, with LANTON and with
-AdamW, and compares their loss curves. It needs no download and no GPU.
+This example trains a GPT-2 of two layers on bytes of text, with `Lanton` and
+with AdamW, and compares their loss curves. It needs no download and no GPU.
 
 ## Setup
 """
@@ -34,7 +35,7 @@ from keras_lanton.callbacks import NoiseMonitor
 CONTEXT, BATCH_SIZE = 64, 16
 EPOCHS, STEPS_PER_EPOCH = 8, 20
 STEPS = EPOCHS * STEPS_PER_EPOCH
-COLORS = {"LANTON": "#0072B2", "AdamW": "#D55E00"}
+COLORS = {"Lanton": "#0072B2", "AdamW": "#D55E00"}
 plt.rc("axes.spines", top=False, right=False)
 
 """
@@ -129,7 +130,7 @@ def train(model, optimizer, callbacks=None):
 model = make_model()
 optimizer = Lanton(schedule(1e-2))
 monitor = NoiseMonitor(every=5)
-losses = {"LANTON": train(model, optimizer, [monitor])}
+losses = {"Lanton": train(model, optimizer, [monitor])}
 
 """
 AdamW gets the same initial weights and the same batches. Its gradients are
@@ -145,7 +146,7 @@ losses["AdamW"] = train(make_model(), adamw)
 """
 ## Results
 
-LANTON's validation loss falls faster, and ends lower. In long runs the
+Lanton's validation loss falls faster, and ends lower. In long runs the
 difference is smaller: `docs/results.md` has them.
 """
 

@@ -1,8 +1,8 @@
 """
-Title: Fine-tuning a GPT-2 with LANTON, all weights or LoRA
+Title: Fine-tuning a GPT-2 with Lanton, all weights or LoRA
 Author: keras_lanton
 Date created: 2026/11/24
-Last modified: 2026/11/24
+Last modified: 2026/11/28
 Description: Fine-tune on a new text: what is learned, what is forgotten.
 Accelerator: None
 """
@@ -10,9 +10,10 @@ Accelerator: None
 """
 ## Introduction
 
-LANTON (Hao et al., [arXiv 2510.14009](https://arxiv.org/abs/2510.14009)) is an
-optimizer that orthogonalizes the update of every hidden matrix, as Muon does,
-and gives noisy matrices, rows and columns a lower learning rate.
+`Lanton` orthogonalizes the update of every hidden matrix, as Muon does. It gives
+noisy matrices a lower learning rate, as LANTON of Hao et al. does
+([arXiv 2510.14009](https://arxiv.org/abs/2510.14009)), and noisy rows and
+columns smaller updates.
 
 This example pretrains a small GPT-2 on one text and fine-tunes it on another,
 in two ways: all weights, and low-rank adapters (LoRA,
@@ -157,7 +158,7 @@ print("old text {:.3f}, new text {:.3f} nats per byte".format(*losses[-1]))
 """
 ## Fine-tuning of all weights
 
-`Lanton.for_fine_tuning` is LANTON with three changes: AdamW updates the
+`Lanton.for_fine_tuning` is `Lanton` with three changes: AdamW updates the
 embeddings, no weight decays, and `beta_1` is 0.9.
 """
 
@@ -172,7 +173,7 @@ print(f"{model.count_params():,} weights are trained")
 
 `enable_lora(rank)` freezes all weights but the biases of queries and values,
 and adds two factors A and B to each of their kernels. Both are matrices, and
-LANTON orthogonalizes the update of both. The rate is four times that of all
+Lanton orthogonalizes the update of both. The rate is four times that of all
 weights.
 """
 
