@@ -23,15 +23,7 @@ def train(runs, cache, turn):
     device. The runs are alike: they differ in rate, seed, text or length. The
     lock `turn` is held while the steps run: processes that share a GPU at the
     same time make each other wait.
-
-    Raises:
-        ValueError: For a run with looks on its way.
     """
-    for run in runs:
-        if run.every is not None:
-            raise ValueError(
-                f"runs side by side must not have `every`. Received: {run}"
-            )
     learner = language.learner_of(runs[0].alike())
     group = Group(learner, runs, cache)
     state = group.start()
@@ -60,7 +52,7 @@ class Group:
         self.steps = [
             language.count_steps(run, learner.weights) for run in runs
         ]
-        chunks = map(language.chunk_of, runs, self.steps)
+        chunks = map(language.chunk_of, self.steps)
         self.stride = int(np.gcd.reduce([*chunks]))
         self.texts = {
             run.text: texts.load(run.text, cache, run.vocabulary)

@@ -53,8 +53,7 @@ BEFORE = {**DEFAULTS, "bias_correction": True}
 del BEFORE["momentum_warmup"], BEFORE["revision"]
 CUBIC = {"newton_schulz.coefficients": "cubic"}
 OF_FINE_TUNING = {
-    **BEFORE,
-    **CUBIC,
+    **DEFAULTS,
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,
     "embedding_scale": None,
@@ -68,13 +67,6 @@ CLIPPED = {
 }
 # Of the CNN: no decay before the search, as in airbench.
 IMAGES = {**ADAMW, "beta_1": 0.9, "weight_decay": 0.0}
-IMAGE_LANTON = {
-    **IMAGES,
-    "bias_correction": False,
-    "nesterov": True,
-    **CUBIC,
-    "step_scale": "fan_in",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,14 +96,9 @@ CONTESTANTS = {
         {**BEFORE, **CUBIC, "noise": None},
     ),
     "lanton_fine_tuning": Contestant(
-        "`Lanton.for_fine_tuning()`, cubic",
+        "`Lanton.for_fine_tuning()`",
         "lanton",
         {**OF_FINE_TUNING, **SIGNAL},
-    ),
-    "lanton_fine_tuning_without_noise": Contestant(
-        "`Lanton.for_fine_tuning(noise=None)`, cubic",
-        "lanton",
-        {**OF_FINE_TUNING, "noise": None},
     ),
     "lanton_paper": Contestant(
         "`Lanton.paper()`", "lanton_paper", {**PAPER, **BETWEEN}
@@ -159,11 +146,6 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
-        "`Lanton(beta_1=0.9)`, cubic",
-        "lanton",
-        {**IMAGE_LANTON, **SIGNAL},
-    ),
-    "cnn_lanton_without_noise": Contestant(
-        "the same, `noise=None`", "lanton", {**IMAGE_LANTON, "noise": None}
+        "`Lanton()`", "lanton", {**DEFAULTS, **IMAGES, **SIGNAL}
     ),
 }

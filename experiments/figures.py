@@ -5,6 +5,7 @@ import math
 import matplotlib
 from matplotlib.figure import Figure
 
+from experiments.search import label_of
 from experiments.styles import STYLES
 from experiments.tables import by_value
 from experiments.tables import compared
@@ -36,14 +37,16 @@ def plain(label):
 def draw_finals(table, results, path):
     """Draw final losses less those of the reference; nothing without them.
 
-    Of each other optimizer as it is, not of variants without noise. It is drawn
-    as wide as a phone shows it.
+    Of each other optimizer at its strongest, not of variants without noise,
+    nor of AdamW with one rate for all. It is drawn as wide as a phone shows it.
     """
     frame, runs = compared(table, results)
     if table.reference not in frame:
         return
     above = differences(frame, table.reference).drop(columns=table.reference)
-    above = above[[label for label in above if "noise=None" not in label]]
+    above = above[
+        [x for x in above if "noise=None" not in x and x != label_of("adamw")]
+    ]
     order = above.mean().sort_values(ascending=False).index
     figure = Figure(
         figsize=(4.4, 1.1 + 0.55 * len(order)), layout="constrained"

@@ -6,7 +6,6 @@ loss on the old one rose.
 
 import functools
 import os
-import re
 import time
 
 import keras_hub
@@ -51,16 +50,6 @@ class FineTuner(language.Learner):
     def make(self, run):
         return make(run)
 
-    def assign_roles(self, run):
-        """AdamW updates the variables that match `by_adamw`."""
-        chosen = [
-            variable
-            for variable in self.model.trainable_variables
-            if run.by_adamw and re.search(run.by_adamw, variable.path)
-        ]
-        if chosen:
-            self.optimizer.assign_role("vector", chosen)
-
 
 @functools.lru_cache(maxsize=1)
 def learner_of(alike):
@@ -83,7 +72,7 @@ def train(run, cache):
         return [learner.validation_loss(state, run, x) for x in (new, old)]
 
     before = losses(state)
-    state, _ = learner.take_steps(state, new, run)
+    state = learner.take_steps(state, new, run)
     after = losses(state)
     return {
         "weights": sum(int(np.size(x)) for x in state[0]),

@@ -61,10 +61,8 @@ def count_steps(run, weights):
     return max(1, round(steps / CHUNK)) * CHUNK
 
 
-def chunk_of(run, steps):
-    """Steps between two looks of the host, which are compiled as one."""
-    if run.every is not None:
-        return run.every
+def chunk_of(steps):
+    """Steps that are compiled as one."""
     return max(n for n in range(1, CHUNK + 1) if steps % n == 0)
 
 
@@ -122,7 +120,6 @@ class Learner:
         self.optimizer = construct(
             run.optimizer, run.learning_rate, options=run.options
         )
-        self.assign_roles(run)
         self.optimizer.build(self.model.trainable_variables)
         self.first_slots = values(self.optimizer.variables)
         self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -134,9 +131,6 @@ class Learner:
     def make(self, run):
         """A model of the run's, for its structure."""
         return make(run)
-
-    def assign_roles(self, run):
-        """Roles other than those that the optimizer finds."""
 
     def start(self, model):
         """Weights, the model's other state and the optimizer's first one."""
@@ -206,101 +200,17 @@ class Learner:
         return float(np.mean(losses))
 
     def take_steps(self, state, text, run):
-        """The state after a run, from that of `start`, and its `Looks`."""
+        """The state after a run, from that of `start`."""
         steps = count_steps(run, self.weights)
-        stride = chunk_of(run, steps)
-        looks = Looks(self, run, text)
-        looks.at(0, state)
+        stride = chunk_of(steps)
         rates = rates_of(run.learning_rate, steps, run.warmup)
         for first in range(0, steps, stride):
             stop = min(first + stride, steps)
             tokens = chunk_tokens(text, run, first, stop)
             state, losses = self.chunk(state, tokens, rates[first:stop])
-            looks.at(stop, state)
             if not np.isfinite(losses).all():
                 break  # nothing follows but more of the same
-        return state, looks
-
-
-class Looks:
-    """What a run shows on its way, if it has fields that ask for it."""
-
-    def __init__(self, learner, run, text):
-        self.learner, self.run, self.text = learner, run, text
-        self.losses, self.steps, self.reports = [], [], []
-
-    def at(self, step, state):
-        """Look at the loss, and at the noise where it is measured."""
-        if self.run.every is None or not step:
-            return
-        loss = self.learner.validation_loss(state, self.run, self.text)
-        self.losses.append(loss)
-        self.steps.append(step)
-        if self.run.every and getattr(self.learner.optimizer, "noise", None):
-            self.reports.append(report(self.learner.optimizer, state[2]))
-
-    def measured(self):
-        """As JSON has it; {} if there is nothing."""
-        if self.run.every is None:
-            return {}
-        found = {
-            "looks": self.steps,
-            "curve": [round(loss, 4) for loss in self.losses],
-        }
-        if self.reports:
-            names = dict.fromkeys(x for one in self.reports for x in one)
-            found["noise"] = {
-                name: [one[name] for one in self.reports] for name in names
-            }
-        return found
-
-
-# Kinds of matrices by a part of their path, the first that is there.
-KINDS = {
-    "embedding": "embedding",
-    "query": "qk",
-    "key": "qk",
-    "value": "vo",
-    "attention_output": "vo",
-    "feedforward": "mlp",
-}
-
-
-def kind_of(path):
-    """The kind of a matrix: "qk", "vo", "mlp", "embedding" or "vector"."""
-    if not path.endswith(("kernel", "embeddings")):
-        return "vector"
-    return next((kind for part, kind in KINDS.items() if part in path), "mlp")
-
-
-def report(optimizer, slots):
-    """Least, mean and largest noise by kind of matrix, and of the rates.
-
-    Returns:
-        By kind: `[least, mean, largest]` noise, then the mean and the standard
-        deviation of the rate over the base rate. "hidden" is all of "qk", "vo"
-        and "mlp".
-    """
-    for variable, value in zip(optimizer.variables, slots, strict=True):
-        variable.assign(value)
-    found = {}
-    report = optimizer.noise_report(optimizer.noise_snapshot())
-    for path, values in report.items():
-        kind = kind_of(path)
-        hidden = ("hidden",) if kind in ("qk", "vo", "mlp") else ()
-        for name in (kind, *hidden):
-            found.setdefault(name, []).append(values)
-    return {kind: summary(some) for kind, some in found.items()}
-
-
-def summary(reports):
-    """Figures of some matrices; see `report`."""
-    noise, ratio = (
-        np.concatenate([one[name] for one in reports])
-        for name in ("noise", "ratio")
-    )
-    figures = [noise.min(), noise.mean(), noise.max(), ratio.mean()]
-    return [float(f"{x:.4g}") for x in (*figures, ratio.std())]
+        return state
 
 
 def with_rate(optimizer, slots, rate):
@@ -351,11 +261,11 @@ def train_weights(run, cache):
     learner = learner_of(run.alike())
     text = texts.load(run.text, cache, run.vocabulary)
     started = time.perf_counter()
-    state, looks = learner.take_steps(learner.start(make(run)), text, run)
+    state = learner.take_steps(learner.start(make(run)), text, run)
     result = {
         "weights": learner.weights,
         "steps": count_steps(run, learner.weights),
         "loss": finite(learner.validation_loss(state, run, text)),
     }
     seconds = round(time.perf_counter() - started, 1)
-    return state[0], {**result, **looks.measured(), "seconds": seconds}
+    return state[0], {**result, "seconds": seconds}

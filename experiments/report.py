@@ -43,9 +43,9 @@ LARGER = {
     "lanton_paper": "`Lanton.paper()`",
     "normuon": "NorMuon",
     "cubic_scale_1000": "`Lanton(embedding_scale=1000)`, cubic",
-    "lanton_adamw_embeddings": "`Lanton()`, cubic, embeddings by AdamW",
-    "lanton_defaults": "`Lanton()`, cubic",
-    "lanton_defaults_control": "`Lanton(noise=None)`, cubic",
+    "lanton_adamw_embeddings": "earlier `Lanton()`, embeddings by AdamW",
+    "lanton_defaults": "earlier `Lanton()`",
+    "lanton_defaults_control": "earlier `Lanton(noise=None)`",
     "adamw_tables": "AdamW",
 }
 # Tables by their names; several `Table`s are shown as one.
@@ -55,16 +55,12 @@ TABLES = {
     "sizes": sweeps.SIZES,
     "large_batches": tuple(sweeps.LARGE_BATCHES.values()),
     "default_rate": (sweeps.DEFAULT_RATE,),
-    "windows": (sweeps.WINDOWS,),
-    "halves": sweeps.HALVES,
     "widths": sweeps.WIDTHS,
-    "depths": (sweeps.DEPTHS,),
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),
-    "embeddings": sweeps.EMBEDDINGS,
     "memory": (sweeps.MEMORY,),
     "newton_schulz": (sweeps.NEWTON_SCHULZ, sweeps.LONGER_NEWTON_SCHULZ),
 }
@@ -79,15 +75,23 @@ def lowest(results):
     frame, by_label = tables.compared(table, results)
     above = tables.differences(frame, table.reference)
     ratios = tables.tokens(frame, table, results)
+    longest = 1.0 / min(table.lengths)  # that the curve can tell
+
+    def tokens(label):
+        if ratios is None or label == table.reference:
+            return ""
+        some = ratios[label].dropna()
+        if some.mean() > longest:
+            return f"more than {longest:.2g}"
+        return with_interval(some, 2)
+
     rows = [
         [
             label,
             f"{by_label[label].learning_rate:g}",
             with_interval(frame[label].dropna()),
             "" if label == table.reference else with_interval(above[label]),
-            ""
-            if ratios is None or label == table.reference
-            else with_interval(ratios[label].dropna(), 2),
+            tokens(label),
         ]
         for label in frame.mean().sort_values().index
     ]
@@ -217,28 +221,6 @@ def searches(results):
     return markdown([*head, "other changes", "loss"], rows)
 
 
-def compute(results):
-    """Sentences on what all runs took, and where."""
-    lines = [line for line in results.lines if line["seconds"] is not None]
-    hours = {True: 0.0, False: 0.0}
-    counts = {True: 0, False: 0}
-    for line in lines:
-        on_gpu = "gpu" in line["machine"]
-        counts[on_gpu] += 1
-        hours[on_gpu] += line["seconds"] / 3600
-    gpus = {line["machine"].get("gpu") for line in lines} - {None}
-    text = (
-        f"**Compute.** {counts[False]} runs, {hours[False]:.0f} core-hours, "
-        "on one CPU core each"
-    )
-    if gpus:
-        text += (
-            f"; {counts[True]} runs, {hours[True]:.1f} hours, on a GPU "
-            f"({', '.join(sorted(gpus))}), several side by side"
-        )
-    return f"{text}."
-
-
 BODIES = {
     "lowest": lowest,
     "noise": noise,
@@ -252,7 +234,6 @@ BODIES = {
     ),
     "repeats": repeats,
     "searches": searches,
-    "compute": compute,
 }
 
 

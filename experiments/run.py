@@ -54,16 +54,13 @@ class Run:
     layers: int | None = None  # if not `language.LAYERS`
     vocabulary: int | None = None  # tokens, if not `texts.VOCABULARY`
     dtype: str | None = None  # Keras' dtype policy, if not float32
-    every: int | None = None  # steps between looks at the loss and the noise
     validation_blocks: int | None = None  # if not `language.VALIDATION_BLOCKS`
     base: str | None = None  # whose weights fine-tuning starts from
     rank: int | None = None  # of LoRA; 0 trains all weights
-    by_adamw: str | None = None  # regular expression of what AdamW updates
     images: str | None = None  # a name of `image_data.LOADERS`
     widths: tuple | None = None  # channels of the CNN
     epochs: int | None = None  # of the CNN
     judged_by: str | None = None  # "test", or "held_out" of the training images
-    other_seed: bool | None = None  # of a kind that ended: whose noise it had
 
     def record(self) -> dict:
         """The fields that apply, as JSON has them."""

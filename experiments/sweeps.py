@@ -15,9 +15,8 @@ from experiments.tasks import FINE_TUNING
 
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
 QUICK, LONG = 5.0, 80.0  # tokens per weight
-# With the defaults of earlier commits: what has not been trained again.
-CUBIC = ("cubic", "cubic_without_noise")
-CUBIC_WITHOUT = label_of("cubic_without_noise")
+OURS = ("lanton", "lanton_without_noise")
+WITHOUT_NOISE = label_of("lanton_without_noise")
 LITTLE_DECAY = {"weight_decay": 0.03}
 # Where rates alone are compared: the other arguments, which the searches
 # found.
@@ -25,11 +24,6 @@ FOUND = {
     "d_muon": LITTLE_DECAY,
     "normuon": LITTLE_DECAY,
     "adamw_tables": {"beta_1": 0.8, "weight_decay": 0.03},
-}
-# AdamW for embeddings and heads, instead of signs.
-BY_ADAMW = {
-    "auxiliary_adamw.roles": ("embedding", "vector"),
-    "embedding_scale": None,
 }
 LOW = (1.25e-3, 2.5e-3, 5e-3)
 MIDDLE = (2.5e-3, 5e-3, 1e-2)
@@ -46,6 +40,10 @@ IMAGE_DECAYS = ("weight_decay", (0.01, 0.1))
 IMAGES = (IMAGE_DECAYS, ("beta_1", (0.6, 0.8, 0.95)), AUXILIARY)
 # Of each contestant that is tuned: rates, then arguments, one by one.
 SPACES = {
+    "adamw": (
+        (2e-3, 4e-3, 8e-3),
+        (DECAYS, ("beta_2", (0.98, 0.99)), ("beta_1", (0.8, 0.95))),
+    ),
     "adamw_tables": (
         (1e-3, 2e-3, 4e-3),
         (
@@ -94,7 +92,6 @@ IMAGE_SPACES = {
     ),
     "cnn_d_muon": ((1e-2, 2e-2, 4e-2), IMAGES),
     "cnn_lanton": ((5e-3, 1e-2, 2e-2), IMAGES),
-    "cnn_lanton_without_noise": ((5e-3, 1e-2, 2e-2), IMAGES),
 }
 
 
@@ -141,10 +138,7 @@ def rows_of(runs):
 DOWN_TO_ADAMW = (0.6, 0.7, 1.0)
 # At the default rate.
 AT_DEFAULT_RATE = fixed(
-    *(
-        (label_of(name), run_for(name, 5e-3, text="sotu"))
-        for name in ("lanton", "lanton_without_noise")
-    )
+    *((label_of(name), run_for(name, 5e-3, text="sotu")) for name in OURS)
 )
 FINALS = Table(
     caption="S, 1,024 tokens, `sotu`",
@@ -178,16 +172,16 @@ NOISE = (
         caption=FINALS.caption,
         decide=AT_DEFAULT_RATE,
         seeds=REPORTING,
-        reference=label_of("lanton_without_noise"),
+        reference=WITHOUT_NOISE,
         curve=label_of("lanton"),
         lengths=DOWN_TO_ADAMW,
     ),
     *(
         Table(
             caption=caption,
-            decide=at_best(runs_at(dict.fromkeys(CUBIC, rates), **fields)),
-            reference=CUBIC_WITHOUT,
-            curve=CUBIC_WITHOUT if caption in IN_TOKENS else None,
+            decide=at_best(runs_at(dict.fromkeys(OURS, rates), **fields)),
+            reference=WITHOUT_NOISE,
+            curve=WITHOUT_NOISE if caption in IN_TOKENS else None,
         )
         for caption, (fields, rates) in PLACES.items()
     ),
@@ -217,11 +211,10 @@ SIZES = tuple(
         caption=caption,
         decide=at_best(
             runs_at(
-                {**dict.fromkeys(CUBIC, PLACES[caption][1]), **others},
+                {**dict.fromkeys(OURS, PLACES[caption][1]), **others},
                 **PLACES[caption][0],
             )
         ),
-        reference=label_of("cubic"),
     )
     for caption, others in OTHERS.items()
 )
@@ -229,8 +222,7 @@ SIZES = tuple(
 # Batches so large that a run has 300 steps, and wants a short momentum.
 LARGE = {"batch_size": 256}
 RATES_OF_LARGE = {
-    "before": HIGH[1:],
-    "before_without_noise": HIGH[1:],
+    "lanton": HIGH[1:],
     "d_muon": (2e-2, 4e-2, 8e-2),
     "normuon": (2e-2, 4e-2, 8e-2),
     "adamw_tables": (4e-3, 8e-3, 1.6e-2),
@@ -244,22 +236,11 @@ LARGE_BATCHES = {
             if beta_1 == 0.8 or run.optimizer != "adamw_tables"
         ),
     )
-    for beta_1 in (0.95, 0.9, 0.8)
+    for beta_1 in (0.95, 0.8)
 }
 
 # -- Rates -------------------------------------------------------------------
 
-WINDOWS = Grid(
-    caption="S, 1,024 tokens",
-    rows=rows_of(
-        runs_at(
-            {
-                **dict.fromkeys(CUBIC, (6.25e-4, *LOW, 1e-2)),
-                "d_muon": (*HIGH, 4e-2),
-            }
-        )
-    ),
-)
 # By row: fields, and rates.
 BY_PLACE = {
     **{
@@ -280,27 +261,6 @@ DEFAULT_RATE = Grid(
         for place, (fields, rates) in BY_PLACE.items()
         for rate in rates
     ),
-)
-
-
-def beside_half(caption, seeds, **fields):
-    """A `Table` of the default rate and of half of it."""
-    rows = [
-        (f"`Lanton({rate:g})`, cubic", run_for("cubic", rate, **fields))
-        for rate in (2.5e-3, 5e-3)
-    ]
-    return Table(
-        caption=caption,
-        decide=fixed(*rows),
-        seeds=seeds,
-        reference=rows[1][0],
-    )
-
-
-HALVES = (
-    beside_half(FINALS.caption, REPORTING, text="sotu"),
-    beside_half("S, 1,024 tokens", (1, 2, 3)),
-    *(beside_half(place, (1, 2, 3), **PLACES[place][0]) for place in OTHERS),
 )
 
 
@@ -337,15 +297,6 @@ WIDTHS = (
     by_width("d_muon", (*HIGH, 4e-2, 8e-2), FIVE[:-1], changes=LITTLE_DECAY),
     by_width("adamw_tables", (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), FIVE[:-1]),
 )
-DEPTHS = Grid(
-    caption="`Lanton()`, cubic, GPT-2, S, 400 steps",
-    of="blocks",
-    rows=tuple(
-        (str(layers or 4), run_for("cubic", rate, steps=400, layers=layers))
-        for layers in (2, None, 8, 16)
-        for rate in HIGH
-    ),
-)
 
 # -- Single arguments of `Lanton()` ------------------------------------------
 
@@ -372,8 +323,6 @@ DECAY = Grid(
 WARMED_UP = {
     "S, 16,384 tokens, 300 steps": (1e-2, (1,), LARGE),
     "S, 400 steps": (5e-3, CHOOSING, {"steps": 400}),
-    "S, 1,500 steps": (5e-3, CHOOSING, {"steps": 1500}),
-    "M, 400 steps": (5e-3, (1,), {"size": "M", "steps": 400}),
 }
 CONSTANT = {"momentum_warmup": False}
 MOMENTUM = tuple(
@@ -408,10 +357,10 @@ LESS = {
     "weights in bfloat16": ({}, {"dtype": "bfloat16"}),
 }
 MEMORY = Table(
-    caption="S, 1,024 tokens",
+    caption="S, 400 steps",
     decide=fixed(
         *(
-            (label, run_for("lanton", 5e-3, changes, **fields))
+            (label, run_for("lanton", 5e-3, changes, steps=400, **fields))
             for label, (changes, fields) in LESS.items()
         )
     ),
@@ -419,65 +368,6 @@ MEMORY = Table(
     reference="`Lanton()`",
 )
 
-
-def by_scale(caption, cases, scales, **fields):
-    """A `Grid` of `Lanton()` by the size of the steps of embeddings.
-
-    Args:
-        caption: As `Grid`.
-        cases: By row: rate, and further fields of the runs.
-        scales: Values of `embedding_scale`.
-        **fields: Of all runs.
-    """
-    return Grid(
-        caption=caption,
-        by="embedding_scale",
-        of="width",
-        rows=tuple(
-            (
-                size,
-                run_for(
-                    "cubic",
-                    rate,
-                    {"embedding_scale": scale},
-                    size=size,
-                    **fields,
-                ),
-            )
-            for size, rate in cases.items()
-            for scale in scales
-        ),
-    )
-
-
-EMBEDDINGS = (
-    by_scale(
-        "`Lanton(embedding_scale=...)`, cubic, 400 steps",
-        dict.fromkeys(("S", "M", "L"), 5e-3),
-        (100.0, 300.0, 1000.0, 3000.0),
-        steps=400,
-    ),
-    by_scale(
-        "`Lanton(embedding_scale=...)`, cubic, 20 tokens per weight",
-        {"S": 5e-3, "M": 2.5e-3},
-        (300.0, 600.0, 1000.0),
-    ),
-    Grid(
-        caption="S, 1,024 tokens",
-        rows=tuple(
-            (label, run_for("cubic", rate, changes))
-            for label, changes in (
-                ("`Lanton()`, cubic", {}),
-                ("embeddings by AdamW", BY_ADAMW),
-                (
-                    "embeddings by AdamW at twice the rate",
-                    {**BY_ADAMW, "auxiliary_adamw.lr_ratio": 2.0},
-                ),
-            )
-            for rate in LOW
-        ),
-    ),
-)
 
 # Newton-Schulz by its coefficients.
 COEFFICIENTS = "newton_schulz.coefficients"
@@ -538,7 +428,7 @@ CNN = Table(
         searches_of(IMAGE_SPACES, judged_by="held_out"), judged_by="test"
     ),
     seeds=REPORTING,
-    reference=label_of("cnn_lanton_without_noise"),
+    reference=label_of("cnn_lanton"),
 )
 # What `python -m experiments` trains, in this order.
 QUESTIONS = {
@@ -546,11 +436,10 @@ QUESTIONS = {
     "noise": NOISE,
     "sizes": SIZES,
     "large_batches": tuple(LARGE_BATCHES.values()),
-    "rates": (WINDOWS, DEFAULT_RATE, *HALVES),
-    "widths": (*WIDTHS, DEPTHS),
+    "rates": (DEFAULT_RATE,),
+    "widths": WIDTHS,
     "decay": (DECAY,),
     "momentum": MOMENTUM,
-    "embeddings": EMBEDDINGS,
     "newton_schulz": (NEWTON_SCHULZ, LONGER_NEWTON_SCHULZ),
     "memory": (MEMORY,),
     "cnn": (CNN,),

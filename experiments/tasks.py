@@ -14,14 +14,9 @@ LORA_RATES = (5e-3, 1e-2, 2e-2)
 METHODS = {
     "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}),
     "D-Muon": ("d_muon", MIDDLE, {}),
-    "`Lanton.for_fine_tuning()`, cubic": ("lanton_fine_tuning", MIDDLE, {}),
-    "`Lanton.for_fine_tuning(noise=None)`, cubic": (
-        "lanton_fine_tuning_without_noise",
-        MIDDLE,
-        {},
-    ),
+    "`Lanton.for_fine_tuning()`": ("lanton_fine_tuning", MIDDLE, {}),
     "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), LORA),
-    "LoRA, `Lanton.for_fine_tuning()`, cubic": (
+    "LoRA, `Lanton.for_fine_tuning()`": (
         "lanton_fine_tuning",
         LORA_RATES,
         LORA,
@@ -47,7 +42,7 @@ def fine_tune(method, base):
             base=base,
             initial=None,
             steps=1000,
-            **{"rank": 0, "by_adamw": "", **fields},
+            **{"rank": 0, **fields},
         )
         for rate in rates
     ]

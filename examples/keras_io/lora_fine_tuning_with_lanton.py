@@ -10,8 +10,8 @@ Accelerator: None
 """
 ## Introduction
 
-`Lanton` orthogonalizes the update of every hidden matrix, as Muon does. It gives
-noisy matrices a lower learning rate, as LANTON of Hao et al. does
+`Lanton` orthogonalizes the update of every hidden matrix, as Muon does. It
+gives noisy matrices a lower learning rate, as LANTON of Hao et al. does
 ([arXiv 2510.14009](https://arxiv.org/abs/2510.14009)), and noisy rows and
 columns smaller updates.
 

@@ -18,14 +18,14 @@ STEPS, WARMUP = 250, 25
 SEEDS = (1, 2, 3)  # the first one tunes
 LABELS = {
     **{method: label for method, (label, _, _) in STYLES.items()},
-    "lanton": CONTESTANTS["before"].label,
+    "lanton": CONTESTANTS["lanton"].label,
     "lanton_paper": "`Lanton.paper()`",
 }
-OURS, PAPERS = LABELS["lanton"], LABELS["lanton_paper"]
+OURS = LABELS["lanton"]
 # Muon's second rate is not tuned by itself: half of the first gives AdamW what
 # it has under D-Muon at hidden steps of equal size.
 OPTIONS = {
-    "lanton": CONTESTANTS["before"].options,
+    "lanton": CONTESTANTS["lanton"].options,
     "adamw": {"global_clipnorm": 1.0},
     "mars": {"global_clipnorm": 1.0},
     "muon": {"auxiliary_adamw.lr_ratio": 0.5},
@@ -155,13 +155,6 @@ BATCH_SIZE = Grid(
     ),
     seeds=SEEDS,
 )
-# On the way, every so many steps: the noise, and the rates.
-MEASURED = Table(
-    caption="Llama",
-    decide=at_best({PAPERS: GRIDS["llama"][PAPERS]}, every=STEPS // 20),
-    seeds=SEEDS[:1],
-    reference=PAPERS,
-)
 
 
 def reference(name, accumulate=None, **fields):
@@ -195,7 +188,6 @@ QUESTIONS = {
     "losses": LOSSES,
     "base_rate": (BASE_RATE,),
     "batch_size": (BATCH_SIZE,),
-    "measured": (MEASURED,),
     "references": (REFERENCES,),
     "cnn": (CNN,),
 }

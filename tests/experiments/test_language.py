@@ -57,18 +57,11 @@ def train(monkeypatch, folder):
 @on_jax
 def test_a_run_after_another_is_the_same_run(train):
     """What it starts with is its own, whatever ran in the process."""
-    run = run_for("lanton", 0.01, batch_size=2, steps=20, every=10)
+    run = run_for("lanton", 0.01, batch_size=2, steps=20)
     first, other, again = train(
         run, run.replace(learning_rate=0.05, seed=2, text="sotu"), run
     )
     assert again["loss"] == first["loss"] != other["loss"]
-    assert again["curve"] == first["curve"]
-    assert again["noise"] == first["noise"]
-    assert first["looks"] == [10, 20]
-    least, mean, largest, ratio, _ = first["noise"]["hidden"][1]
-    assert 0 < least < mean < largest
-    assert 0 < ratio < 2
-    assert set(first["noise"]) == {"hidden", "qk", "vo", "mlp", "embedding"}
     assert {"sum_of_squares_ms", "versions"} <= set(first["machine"])
 
 
@@ -84,8 +77,6 @@ def test_runs_together_end_as_alone(train):
         assert one["together"] == 3
         assert one["steps"] == two["steps"]
         assert one["loss"] == pytest.approx(two["loss"], abs=1e-3)
-    with pytest.raises(ValueError, match="Received: Run"):
-        train(some[0].replace(every=1, steps=2), turn=contextlib.nullcontext())
 
 
 @on_jax
@@ -146,8 +137,7 @@ def test_steps_of_runs(train):
     short = run_for("lanton", 0.01, steps=250)
     assert language.count_steps(short, weights=10**9) == 250
     language.CHUNK = 100  # undone by the fixture
-    assert language.chunk_of(short, 250) == 50
-    assert language.chunk_of(short.replace(every=25), 250) == 25
+    assert language.chunk_of(250) == 50
     deep = run_for("lanton", 0.01, size="XS", steps=400, layers=2)
     assert language.preset_of(deep).layers == 2
     assert language.preset_of(budget.replace(dtype="bfloat16")).dtype_policy

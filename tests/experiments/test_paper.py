@@ -63,11 +63,10 @@ def test_questions_run_by_name(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(
         command, "train", lambda names, *_: asked.append(list(names))
     )
-    monkeypatch.setattr(command, "measure_theory", lambda: asked.append("T"))
     given = ["--results", str(tmp_path / "runs.jsonl")]
     command.main(["losses", *given])
     command.main(given)
-    assert asked == [["losses"], [*sweeps.QUESTIONS], "T"]
+    assert asked == [["losses"], [*sweeps.QUESTIONS]]
     with pytest.raises(SystemExit):
         command.main(["lossses"])
     assert "Received: lossses" in capsys.readouterr().err

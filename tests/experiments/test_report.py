@@ -162,9 +162,9 @@ def test_the_committed_page_is_of_the_committed_results(name):
 
 
 def test_tables_by_name(capsys):
-    report.main(["--table", "depths", "repeats"])
+    report.main(["--table", "widths", "repeats"])
     printed = capsys.readouterr().out
-    assert "| blocks |" in printed
+    assert "| width |" in printed
     assert "| second result |" in printed
 
 

@@ -127,7 +127,5 @@ def test_every_result_is_printed():
     assert done.returncode == 0, done.stderr
     results = (ROOT / "benchmarks" / "results").glob("*.json")
     for path in results:
-        if path.stem == "theory":  # a table of docs/paper.md
-            continue
         assert f"## {path.stem}\n" in done.stdout
     assert "There are: " in run("tables.py", "nothing").stderr
