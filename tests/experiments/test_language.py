@@ -93,7 +93,7 @@ def test_fine_tuning(train, folder, monkeypatch, rank):
     base = run_for("adamw", 0.01, batch_size=1, tokens_per_weight=0.05)
     monkeypatch.setitem(tasks.BASES, "lanton", base)
     fields = {"kind": "fine_tuning", "text": "sotu", "base": "lanton"}
-    fields |= {"by_adamw": "lora_kernel_a$" if rank else "", "initial": None}
+    fields |= {"initial": None}
     run = run_for("d_muon", 0.01, rank=rank, batch_size=2, steps=20, **fields)
     run = run.with_options(weight_decay=0.0)
     (result,) = train(run)
