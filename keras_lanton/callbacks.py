@@ -137,7 +137,7 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
 
         Returns:
             A `matplotlib.figure.Figure` of three panels: noise of the groups,
-            noise within QK, VO and MLP (bands: least and largest layer), and
+            noise within QK, VO and MLP (bands: least and largest matrix), and
             the learning rates of the groups over the base rate (bands:
             standard deviation).
 

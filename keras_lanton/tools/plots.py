@@ -29,7 +29,7 @@ def draw_noise(
     blocks: Sequence[str],
     over_signal: bool = False,
 ) -> Any:
-    """Noise of the groups, its spread within blocks, and the layers' rates.
+    """Noise of the groups, its spread within blocks, and the matrices' rates.
 
     Args:
         steps: `(records,)`.
@@ -123,9 +123,9 @@ def draw_bands(
     axes.grid(alpha=0.3)
 
 
-def counted(layers: int) -> str:
-    """A number of layers, with its noun."""
-    return "1 layer" if layers == 1 else f"{layers} layers"
+def counted(matrices: int) -> str:
+    """A number of matrices, with its noun."""
+    return "1 matrix" if matrices == 1 else f"{matrices} matrices"
 
 
 def draw_range(

@@ -22,9 +22,9 @@ def test_picture_of_many_layers(count):
         roles=["hidden"] * count,
         blocks=[("qk", "vo", "mlp")[i % 3] for i in range(count)],
     )
-    # A line and a band of each kind, however many layers there are.
+    # A line and a band of each kind, however many matrices there are.
     assert [len(axes.collections) for axes in figure.axes] == [1, 3, 1]
     first = [axes.get_legend().get_texts()[0] for axes in figure.axes]
     names = [text.get_text() for text in first]
-    assert names[0] == names[2] == f"hidden, {count} layers"
+    assert names[0] == names[2] == f"hidden, {count} matrices"
     assert names[1].startswith("QK, ")
