@@ -53,7 +53,6 @@ BEFORE = {**DEFAULTS, "bias_correction": True}
 del BEFORE["momentum_warmup"], BEFORE["revision"]
 CUBIC = {"newton_schulz.coefficients": "cubic"}
 OF_FINE_TUNING = {
-    **DEFAULTS,
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,
     "embedding_scale": None,
@@ -87,9 +86,6 @@ CONTESTANTS = {
         "`Lanton()`, cubic", "lanton", {**BEFORE, **CUBIC, **SIGNAL}
     ),
     "before": Contestant("`Lanton()`, before", "lanton", {**BEFORE, **SIGNAL}),
-    "before_without_noise": Contestant(
-        "`Lanton(noise=None)`, before", "lanton", {**BEFORE, "noise": None}
-    ),
     "cubic_without_noise": Contestant(
         "`Lanton(noise=None)`, cubic",
         "lanton",
@@ -98,7 +94,12 @@ CONTESTANTS = {
     "lanton_fine_tuning": Contestant(
         "`Lanton.for_fine_tuning()`",
         "lanton",
-        {**OF_FINE_TUNING, **SIGNAL},
+        {**DEFAULTS, **OF_FINE_TUNING, **SIGNAL},
+    ),
+    "earlier_fine_tuning": Contestant(
+        "earlier `Lanton.for_fine_tuning()`",
+        "lanton",
+        {**BEFORE, **CUBIC, **OF_FINE_TUNING, **SIGNAL},
     ),
     "lanton_paper": Contestant(
         "`Lanton.paper()`", "lanton_paper", {**PAPER, **BETWEEN}
@@ -147,5 +148,17 @@ CONTESTANTS = {
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
         "`Lanton()`", "lanton", {**DEFAULTS, **IMAGES, **SIGNAL}
+    ),
+    "cnn_earlier": Contestant(
+        "earlier `Lanton(beta_1=0.9)`",
+        "lanton",
+        {
+            **IMAGES,
+            **CUBIC,
+            **SIGNAL,
+            "bias_correction": False,
+            "nesterov": True,
+            "step_scale": "fan_in",
+        },
     ),
 }

@@ -52,7 +52,9 @@ LARGER = {
 TABLES = {
     "lowest": (sweeps.FINALS,),
     "noise": sweeps.NOISE,
+    "earlier_noise": sweeps.noise_of(sweeps.EARLIER),
     "sizes": sweeps.SIZES,
+    "earlier_sizes": sweeps.sizes_of(sweeps.EARLIER),
     "large_batches": tuple(sweeps.LARGE_BATCHES.values()),
     "default_rate": (sweeps.DEFAULT_RATE,),
     "widths": sweeps.WIDTHS,

@@ -19,9 +19,9 @@ from keras_lanton.settings import NewtonSchulz
 class Muon(LMOOptimizer):
     """Muon: updates sqrt(max(1, d_out / d_in)) U V^T of hidden matrices.
 
-    AdamW updates embeddings, the head and vectors, at another rate, with
-    moments in float32. In the reference AdamW also updates the first
-    convolution; for this, call `assign_role("vector", kernel)`.
+    AdamW updates embeddings, the head and vectors, at another rate. In the
+    reference AdamW also updates the first convolution; for this, call
+    `assign_role("vector", kernel)`.
 
     Args:
         learning_rate: Rate of the hidden matrices: float, schedule, or

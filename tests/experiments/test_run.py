@@ -168,10 +168,10 @@ def test_an_interrupted_command_goes_on_where_it_stopped(monkeypatch, tmp_path):
             results.add(run, {"loss": 3.0, "seconds": 1.0})
 
     monkeypatch.setattr(command.runs, "train_missing", train)
-    arguments = ["decay", "--results", str(tmp_path / "runs.jsonl")]
+    arguments = ["memory", "--results", str(tmp_path / "runs.jsonl")]
     command.main([*arguments, "--limit", "5"])
     assert len(trained) == 5
     command.main(arguments)
-    assert len(trained) == len(set(trained)) == 15
+    assert len(trained) == len(set(trained)) == 21
     with pytest.raises(SystemExit):
         command.main(["lowesst"])
