@@ -96,11 +96,6 @@ CONTESTANTS = {
         "lanton",
         {**DEFAULTS, **OF_FINE_TUNING, **SIGNAL},
     ),
-    "earlier_fine_tuning": Contestant(
-        "earlier `Lanton.for_fine_tuning()`",
-        "lanton",
-        {**BEFORE, **CUBIC, **OF_FINE_TUNING, **SIGNAL},
-    ),
     "lanton_paper": Contestant(
         "`Lanton.paper()`", "lanton_paper", {**PAPER, **BETWEEN}
     ),

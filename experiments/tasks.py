@@ -15,15 +15,9 @@ METHODS = {
     "AdamW": ("adamw", (5e-4, 1e-3, 2e-3), {}),
     "D-Muon": ("d_muon", MIDDLE, {}),
     "`Lanton.for_fine_tuning()`": ("lanton_fine_tuning", MIDDLE, {}),
-    "earlier `Lanton.for_fine_tuning()`": ("earlier_fine_tuning", MIDDLE, {}),
     "LoRA, AdamW": ("adamw", (4e-3, 8e-3, 1.6e-2), LORA),
     "LoRA, `Lanton.for_fine_tuning()`": (
         "lanton_fine_tuning",
-        LORA_RATES,
-        LORA,
-    ),
-    "LoRA, earlier `Lanton.for_fine_tuning()`": (
-        "earlier_fine_tuning",
         LORA_RATES,
         LORA,
     ),
