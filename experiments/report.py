@@ -237,7 +237,6 @@ BODIES = {
     "best_of_large_batches": best_of(
         {f"`beta_1` {b:g}": one for b, one in sweeps.LARGE_BATCHES.items()}
     ),
-    "best_of_large_vocabulary": best_of({"loss": sweeps.LARGE_VOCABULARY}),
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,

@@ -260,23 +260,6 @@ LARGE_BATCHES = {
     for beta_1 in (0.95, 0.8)
 }
 
-# Embeddings are most of the weights, as in the usual small models.
-LARGE_VOCABULARY = Grid(
-    caption="S, 8,192 tokens of vocabulary, 1,024 tokens, 400 steps",
-    rows=rows_of(
-        runs_at(
-            {
-                "lanton": MIDDLE[1:],
-                "d_muon": HIGH[2:],
-                "normuon": HIGH[2:],
-                "adamw_tables": (4e-3, 8e-3),
-            },
-            vocabulary=8192,
-            steps=400,
-        )
-    ),
-)
-
 # -- Rates -------------------------------------------------------------------
 
 # By row: fields, and rates.
@@ -479,7 +462,6 @@ QUESTIONS = {
     "noise": NOISE,
     "sizes": SIZES,
     "large_batches": tuple(LARGE_BATCHES.values()),
-    "large_vocabulary": (LARGE_VOCABULARY,),
     "momentum": MOMENTUM,
     "memory": (MEMORY,),
     "cnn": (CNN,),
