@@ -122,30 +122,23 @@ def larger(results):
     return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
 
 
-def best_of(grids):
-    """A function of results: contestants, each at the best of its rates.
-
-    Args:
-        grids: A `Grid` of rates for each column, by the column's head.
-    """
-
-    def body(results):
-        cells = {}
-        for head, grid in grids.items():
-            for label, losses in tables.by_value(grid, results).iterrows():
-                some = losses.dropna()
-                if len(some):
-                    cell = f"{some.min():.3f} at {some.idxmin():g}"
-                    if len(some) > 1:
-                        cell += f" ({listed(some.index)})"
-                    cells.setdefault(label, {})[head] = cell
-        rows = [
-            [label, *(found.get(head, "") for head in grids)]
-            for label, found in cells.items()
-        ]
-        return markdown(["", *grids], rows)
-
-    return body
+def large_batches(results):
+    """Contestants in large batches, each at the best of its rates."""
+    cells = {}
+    for beta_1, grid in sweeps.LARGE_BATCHES.items():
+        for label, losses in tables.by_value(grid, results).iterrows():
+            some = losses.dropna()
+            if len(some):
+                cell = f"{some.min():.3f} at {some.idxmin():g}"
+                if len(some) > 1:
+                    cell += f" ({listed(some.index)})"
+                cells.setdefault(label, {})[beta_1] = cell
+    columns = list(sweeps.LARGE_BATCHES)
+    rows = [
+        [label, *(found.get(beta_1, "") for beta_1 in columns)]
+        for label, found in cells.items()
+    ]
+    return markdown(["", *(f"`beta_1` {x:g}" for x in columns)], rows)
 
 
 def cnn(results):
@@ -234,9 +227,7 @@ BODIES = {
     "lowest": lowest,
     "noise": noise,
     "larger": larger,
-    "best_of_large_batches": best_of(
-        {f"`beta_1` {b:g}": one for b, one in sweeps.LARGE_BATCHES.items()}
-    ),
+    "best_of_large_batches": large_batches,
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
