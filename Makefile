@@ -10,6 +10,7 @@ NOTEBOOKS_VENV := .venv-notebooks
 OLDEST := .keras-oldest
 NIGHTLY := .keras-nightly
 OLDEST_KERAS := 3.10.0
+OLDEST_JAX := 0.6.1
 BACKENDS := jax torch tensorflow
 ON_JAX := KERAS_BACKEND=jax
 export TF_CPP_MIN_LOG_LEVEL := 3
@@ -94,8 +95,8 @@ test-newest: $(VENV)/ready
 # What Keras' versions differ in: the hooks, and what stands on them.
 OLDEST_TESTS := $(patsubst %,tests/keras/test_%.py,contract accumulation ema \
   missing_gradients nonfinite overwriting weight_decay)
-# The oldest Keras lies before the newest on the path: one environment serves
-# both, and KerasHub, which needs the newest, is skipped with its reason.
+# The oldest Keras and JAX lie before the newest on the path: one environment
+# serves both, and KerasHub, which needs the newest, is skipped with its reason.
 # TensorFlow's XLA, which has no cache, compiles without optimizing there: the
 # newest has been through with it.
 test-oldest: $(VENV)/ready $(OLDEST)/ready
@@ -234,7 +235,7 @@ $(DOCS_VENV)/ready: pyproject.toml
 
 $(OLDEST)/ready: $(VENV)/ready
 	$(VENV)/bin/python $(PIP) --no-deps --upgrade --target $(OLDEST) \
-	  keras==$(OLDEST_KERAS)
+	  keras==$(OLDEST_KERAS) jax==$(OLDEST_JAX) jaxlib==$(OLDEST_JAX)
 	touch $@
 
 # Beside the newest Keras, as the oldest one is.

@@ -30,11 +30,11 @@ def workflow(name):
     return load(f".github/workflows/{name}.yml")
 
 
-def requirement(extra, name):
-    """The version that an extra pins a package to."""
+def requirement(extra, name, sign="=="):
+    """The version in an extra's requirement of a package."""
     extras = PROJECT["project"]["optional-dependencies"][extra]
-    (found,) = (one for one in extras if one.startswith(f"{name}=="))
-    return found.partition("==")[2]
+    (found,) = (one for one in extras if one.startswith(name + sign))
+    return found.partition(sign)[2]
 
 
 def makes(variable):
@@ -87,6 +87,10 @@ def test_oldest_keras_is_the_one_that_is_tested():
     assert oldest == f"{bound}.0"
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert f"for Keras {bound} and later" in " ".join(changelog.split())
+
+
+def test_oldest_jax_is_the_one_that_is_tested():
+    assert requirement("jax", "jax", ">=") == makes("OLDEST_JAX")
 
 
 def test_ci_times_its_stages():
