@@ -133,6 +133,7 @@ def test_muon_of_baselines():
     assert config["class_name"] == "CosineDecay"
 
 
+@has_rms_rate
 def test_epsilon_means_the_same():
     adamw = keras.optimizers.AdamW(1e-3, epsilon=1e-2)
     muon = keras.optimizers.Muon(1e-3, epsilon=1e-2)
