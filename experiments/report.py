@@ -55,7 +55,7 @@ TABLES = {
     "earlier_noise": sweeps.noise_of(sweeps.EARLIER),
     "sizes": sweeps.SIZES,
     "earlier_sizes": sweeps.sizes_of(sweeps.EARLIER),
-    "large_batches": tuple(sweeps.LARGE_BATCHES.values()),
+    "large_batches": sweeps.LARGE_BATCHES,
     "default_rate": (sweeps.DEFAULT_RATE,),
     "widths": sweeps.WIDTHS,
     "decay": (sweeps.DECAY,),
@@ -120,25 +120,6 @@ def larger(results):
         if any(row[1:]):
             rows.append(row)
     return markdown(["", *(f"{x:g} tokens per weight" for x in lengths)], rows)
-
-
-def large_batches(results):
-    """Contestants in large batches, each at the best of its rates."""
-    cells = {}
-    for beta_1, grid in sweeps.LARGE_BATCHES.items():
-        for label, losses in tables.by_value(grid, results).iterrows():
-            some = losses.dropna()
-            if len(some):
-                cell = f"{some.min():.3f} at {some.idxmin():g}"
-                if len(some) > 1:
-                    cell += f" ({listed(some.index)})"
-                cells.setdefault(label, {})[beta_1] = cell
-    columns = list(sweeps.LARGE_BATCHES)
-    rows = [
-        [label, *(found.get(beta_1, "") for beta_1 in columns)]
-        for label, found in cells.items()
-    ]
-    return markdown(["", *(f"`beta_1` {x:g}" for x in columns)], rows)
 
 
 def cnn(results):
@@ -227,7 +208,9 @@ BODIES = {
     "lowest": lowest,
     "noise": noise,
     "larger": larger,
-    "best_of_large_batches": large_batches,
+    "above_in_large_batches": lambda results: tables.above(
+        sweeps.LARGE_BATCHES, results
+    ),
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,

@@ -128,11 +128,6 @@ def runs_at(rates, **fields):
     }
 
 
-def rows_of(runs):
-    """Rows of a `Grid` from runs by label."""
-    return tuple((label, run) for label, some in runs.items() for run in some)
-
-
 # -- The finals, the noise, other sizes and lengths --------------------------
 
 # Where `Lanton()` has the losses of the others, in budgets.
@@ -248,17 +243,26 @@ RATES_OF_LARGE = {
     "normuon": (2e-2, 4e-2, 8e-2),
     "adamw_tables": (4e-3, 8e-3, 1.6e-2),
 }
-LARGE_BATCHES = {
-    beta_1: Grid(
-        caption=f"S, 16,384 tokens, `beta_1` {beta_1}",
-        rows=tuple(
-            (label, run.with_options(beta_1=beta_1))
-            for label, run in rows_of(runs_at(RATES_OF_LARGE, **LARGE))
-            if beta_1 == 0.8 or run.optimizer != "adamw_tables"
-        ),
-    )
-    for beta_1 in (0.95, 0.8)
-}
+
+
+def large_batches(caption, beta_1, **fields):
+    """A `Table` of runs in large batches; AdamW has the `beta_1` of `FOUND`."""
+    runs = runs_at(RATES_OF_LARGE, **LARGE, **fields)
+    for label in set(runs) - {label_of("adamw_tables")}:
+        runs[label] = [one.with_options(beta_1=beta_1) for one in runs[label]]
+    return Table(caption=caption, decide=at_best(runs))
+
+
+LARGE_BATCHES = (
+    large_batches("`beta_1` 0.95", 0.95),
+    large_batches("`beta_1` 0.8", 0.8),
+    large_batches(
+        "`beta_1` 0.95, 8,192 tokens of vocabulary",
+        0.95,
+        vocabulary=8192,
+        steps=300,
+    ),
+)
 
 # -- Rates -------------------------------------------------------------------
 
@@ -461,7 +465,7 @@ QUESTIONS = {
     "lowest": (FINALS,),
     "noise": NOISE,
     "sizes": SIZES,
-    "large_batches": tuple(LARGE_BATCHES.values()),
+    "large_batches": LARGE_BATCHES,
     "momentum": MOMENTUM,
     "memory": (MEMORY,),
     "cnn": (CNN,),
