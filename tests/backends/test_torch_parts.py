@@ -28,7 +28,8 @@ pytestmark = pytest.mark.skipif(
 
 STEPS, BAD_STEP = 20, 7
 TOLERANCE = 1e-5  # of the largest entry of each weight; 2e-7 was observed
-RECEIVED = 2.5  # numbers from other processes, of those of all matrices
+# Numbers from other processes, of those of all matrices, but for measuring.
+RECEIVED = 2.4
 INPUT, OUTPUT = "input_axes", "output_axes"
 KERNEL = {INPUT: 0, OUTPUT: 1}
 # Role, shape, axes, and the axis that is split: also into parts of uneven
@@ -210,6 +211,8 @@ def test_split_weights(count, name, tmp_path):
         else np.prod(shape) / shape[axis] * np.ceil(shape[axis] / 2)
         for shape, axis in shapes
     )
+    noise = OPTIMIZERS[name]().noise
+    measured = 0 if noise is None else 1 / noise.interval
     for one in found:
         assert one["skipped"] == wanted["skipped"] == 1
         for key in ("weights", "noise"):
@@ -218,7 +221,7 @@ def test_split_weights(count, name, tmp_path):
                 limit = TOLERANCE * max(np.abs(y).max(), 1e-3)
                 np.testing.assert_allclose(x, y, rtol=0, atol=limit)
         assert one["momentum"] <= most
-        assert one["received"] <= RECEIVED * matrices
+        assert one["received"] <= (RECEIVED + measured) * matrices
 
 
 @pytest.fixture
