@@ -211,8 +211,10 @@ def test_split_weights(count, name, tmp_path):
         else np.prod(shape) / shape[axis] * np.ceil(shape[axis] / 2)
         for shape, axis in shapes
     )
-    noise = OPTIMIZERS[name]().noise
-    measured = 0 if noise is None else 1 / noise.interval
+    noise, measured = OPTIMIZERS[name]().noise, 0
+    if noise is not None:  # of its gradient, and of the momentum beside it
+        arrays = 2 if noise.reference == "momentum" else 1
+        measured = arrays / noise.interval
     for one in found:
         assert one["skipped"] == wanted["skipped"] == 1
         for key in ("weights", "noise"):
