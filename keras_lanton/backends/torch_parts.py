@@ -5,6 +5,7 @@ works on plain tensors: entry by entry on the parts, and on whole tensors where
 a matrix has to be whole, which are brought together when they are read.
 """
 
+import itertools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -82,18 +83,19 @@ class TorchParts:
         Raises:
             ValueError: For such a DTensor.
         """
-        named = [
+        named: Iterator[tuple[str, Tensor]] = (
             (v.path, v.value)
             for v in variables
             if getattr(v, "_layout", None) is None
-        ]
+        )
         if model is not None:
             known = {id(v.value) for v in model.variables}
-            named += [
+            others = (
                 (path, x)
                 for path, x in model.named_parameters()
                 if id(x) not in known
-            ]
+            )
+            named = itertools.chain(named, others)
         for path, tensor in named:
             if is_split(tensor):
                 raise ValueError(
@@ -107,10 +109,11 @@ class TorchParts:
 
     def layouts(self, variables: Sequence[Any]) -> list[Layout | None]:
         """The layout of each variable; None for a whole one."""
-        values = [
-            v.value if isinstance(v, keras.Variable) else v for v in variables
+        # One by one: of a variable without a value, `value` makes one.
+        return [
+            layout_of(v.value if isinstance(v, keras.Variable) else v)
+            for v in variables
         ]
-        return [layout_of(x) for x in values]
 
     def holds_parts(self, layouts: Sequence[Layout | None]) -> bool:
         """See the reference."""
