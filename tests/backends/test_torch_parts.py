@@ -212,7 +212,7 @@ def test_split_weights(count, name, tmp_path):
         for shape, axis in shapes
     )
     noise, measured = OPTIMIZERS[name]().noise, 0
-    if noise is not None:  # of its gradient, and of the momentum beside it
+    if noise is not None:  # a sample reads the gradient, or momentum too
         arrays = 2 if noise.reference == "momentum" else 1
         measured = arrays / noise.interval
     for one in found:
