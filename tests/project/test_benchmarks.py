@@ -6,12 +6,14 @@ import os
 import pathlib
 import subprocess
 import sys
+import weakref
 
 import keras
 import pytest
 
 from helpers.tiers import exhaustive
 from helpers.tiers import logic
+from keras_lanton import Lanton
 
 pytest.importorskip("keras_hub", exc_type=ImportError)
 
@@ -105,6 +107,26 @@ def test_the_page_on_cost_has_the_table(names, monkeypatch):
     if names is None:
         assert table in page
     assert set(table.splitlines()) <= set(page.splitlines())
+
+
+@logic
+@pytest.mark.skipif(BACKEND != "torch", reason="others make the values")
+def test_building_without_values_makes_no_model_of_them():
+    alive, most = weakref.WeakSet(), 0
+
+    def zeros(shape, dtype=None):
+        nonlocal most
+        value = keras.ops.zeros(shape, dtype)
+        alive.add(value)
+        most = max(most, len(alive))
+        return value
+
+    optimizer = Lanton()
+    with keras.StatelessScope(initialize_variables=False):
+        kernels = [keras.Variable(zeros, shape=(4, 8)) for _ in range(12)]
+        optimizer.build(kernels)
+    keras.backend.clear_session()  # forgets the variables without values
+    assert most <= 2  # one, and the one that takes its place
 
 
 @logic
