@@ -14,6 +14,11 @@ import numpy as np
 from keras import ops
 
 from keras_lanton.backends import backend
+from keras_lanton.core.norms import RMS
+from keras_lanton.core.norms import ColNorm
+from keras_lanton.core.norms import RowNorm
+from keras_lanton.core.norms import Sign
+from keras_lanton.core.norms import Spectral
 from keras_lanton.lanton import Lanton
 from keras_lanton.optimizer.base import LayerwiseOptimizer
 from keras_lanton.optimizer.lmo import LMOOptimizer
@@ -219,7 +224,9 @@ def _role(
     span = " to ".join(
         f"{x * rate:.3g}" for x in dict.fromkeys((sizes[0], sizes[-1]))
     )
-    return f"{text}; {HOW[role]}, updates of RMS {span}."
+    norm = optimizer.rules_by_role()[role].norm
+    how = next(how for kind, how in HOW.items() if isinstance(norm, kind))
+    return f"{text}; {how}, updates of RMS {span}."
 
 
 # Of `block_of`, where its name needs one.
@@ -229,10 +236,13 @@ IN_WORDS = {
     "mlp": "other kernels",
     "norm": "gains and biases",
 }
-HOW = {
-    "hidden": "their momentum is orthogonalized",
-    "embedding": "by their momentum's signs or rows",
-    "vector": "by their normalized momentum",
+# Of the first kind that a norm is; a row norm is a column norm, too.
+HOW: dict[type, str] = {
+    Spectral: "their momentum is orthogonalized",
+    Sign: "by the signs of their momentum",
+    RowNorm: "by the normalized rows of their momentum",
+    ColNorm: "by the normalized columns of their momentum",
+    RMS: "by their normalized momentum",
 }
 REFERENCES = {
     "previous_gradient": "the gradient minus that of the step before",

@@ -11,6 +11,7 @@ from keras_lanton import Lanton
 from keras_lanton import NoiseAdaptiveRate
 from keras_lanton import explain
 from keras_lanton.baselines import DMuon
+from keras_lanton.baselines import Scion
 
 pytestmark = logic
 
@@ -41,6 +42,20 @@ def test_explain():
         assert part in text
     assert text.endswith("Nothing looks suspicious.")
     assert getattr(model, "optimizer", None) is None  # nothing was made
+
+
+@pytest.mark.parametrize(
+    ("norm", "wanted"),
+    [
+        ("sign", "by the signs of"),
+        ("col", "by the normalized columns of"),
+        ("row", "by the normalized rows of"),
+    ],
+)
+def test_explain_tells_how_embeddings_move(norm, wanted):
+    text = told(make_model(), Scion(embedding_norm=norm))
+    assert f"weights; {wanted} their momentum, updates of RMS" in text
+    assert "by their normalized momentum" in text  # gains and biases
 
 
 def test_explain_tells_what_noise_does():
