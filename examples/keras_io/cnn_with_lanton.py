@@ -2,7 +2,7 @@
 Title: Image classification with Lanton
 Author: keras_lanton
 Date created: 2026/11/22
-Last modified: 2026/11/28
+Last modified: 2026/11/29
 Description: Train a small convolutional network on digits, next to SGD.
 Accelerator: None
 """
@@ -110,12 +110,13 @@ def train(model, optimizer):
 
 
 """
-`read_roles` reads from the layers which axes of a kernel are inputs and which
-are outputs. It is optional here: paths and shapes say the same.
+The arguments are those of the recipe in `docs/guides/training.md`. `read_roles`
+reads from the layers which axes of a kernel are inputs and which are outputs.
+It is optional here: paths and shapes say the same.
 """
 
 model = make_model()
-optimizer = Lanton(falling(5e-3), weight_decay=None)
+optimizer = Lanton(falling(5e-3), beta_1=0.9, weight_decay=0.01)
 optimizer.read_roles(model)
 histories = {"Lanton": train(model, optimizer)}
 
