@@ -383,7 +383,7 @@ def draw_schedule(figure, run, steps=24):
 
 
 def draw_ratio(figure):
-    """The factor on the rate by noise, for some alpha."""
+    """The fraction of a matrix by its noise, for some alpha."""
     axes = figure.subplots()
     noise = np.geomspace(0.1, 100, 300)
     for alpha, color, y, width in (
@@ -391,8 +391,8 @@ def draw_ratio(figure):
         (1.0, BLUE, 0.85, 2.5),
         (0.3, ORANGE, 0.77, 1.5),
     ):
-        ratio = (1 + (noise / alpha) ** 2) ** -0.25
-        axes.plot(noise, ratio, color=color, lw=width)
+        fraction = (1 + (noise / alpha) ** 2) ** -0.25
+        axes.plot(noise, fraction, color=color, lw=width)
         axes.text(20, y, f"alpha = {alpha:g}", color=color)
     for x in (1, 10):
         y = (1 + x**2) ** -0.25
@@ -400,13 +400,13 @@ def draw_ratio(figure):
         axes.annotate(
             f"{100 * y:.0f} %",
             (x, y),
-            (-28, -13),
+            (5, -2),
             textcoords="offset points",
             color=BLUE,
         )
     axes.set(
         xlabel="noise, in units of its own momentum",
-        ylabel="rate over that without noise",
+        ylabel="fraction",
         xscale="log",
         ylim=(0, 1.05),
     )
