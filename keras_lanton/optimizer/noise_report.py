@@ -48,6 +48,7 @@ class NoiseReports:
     learning_rate: Any
     micro_steps: Any
     schedule: Any
+    skipped_steps: Any
     _check_built: Callable[[str], None]
     _plan: Plan
     _state: StateVariables
@@ -89,6 +90,7 @@ class NoiseReports:
             `(batch,)`: `"noise"`, sqrt(H) in the units of
             `NoiseAdaptiveRate(alpha_unit=)`; `"ratio"`, the matrix' rate over
             the base rate; `"learning_rate"`, their product in the last step.
+            The last one has the factor of `rate_multipliers`, too.
             Variables that AdamW updates are left out. If two variables have
             one path, the second has its position in `updated_specs` appended.
             As long as nothing was measured, a snapshot has noise 0 and
@@ -104,10 +106,12 @@ class NoiseReports:
         ):
             steps = int(ops.convert_to_numpy(now.iterations))
             warnings.warn(
-                "No noise was measured yet: the first steps measure none. "
+                "No noise was measured yet: the first steps and skipped ones "
+                "measure none. "
                 "In a loop of your own on JAX, write the state back first: "
                 "`variable.assign(value)` of each of `optimizer.variables`. "
-                f"Received: an optimizer after {steps} steps",
+                f"Received: an optimizer after {steps} steps, "
+                f"{self.skipped_steps} of them skipped",
                 stacklevel=2,
             )
             return {}

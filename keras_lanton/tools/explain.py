@@ -110,7 +110,7 @@ def explain(
     ]
     factors = optimizer.multipliers_of(specs)
     lines += table.describe_multipliers(specs, factors)
-    lines += list(_rest(optimizer))
+    lines += list(_rest(specs, optimizer))
     found = [
         f"{path} has a low-rank adapter of zeros, as Keras loads it: it never "
         "learns. docs/guides/training.md says what to do."
@@ -266,7 +266,9 @@ def _slowed(rate: NoiseAdaptiveRate) -> str:
     )
 
 
-def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
+def _rest(
+    specs: Sequence[VariableSpec], optimizer: LayerwiseOptimizer
+) -> Iterator[str]:
     """Noise and weight decay."""
     if isinstance(optimizer, LMOOptimizer) and optimizer.noise is not None:
         rate = optimizer.noise
@@ -283,10 +285,15 @@ def _rest(optimizer: LayerwiseOptimizer) -> Iterator[str]:
                 "smaller updates."
             )
     decay = optimizer.decay
-    excluded = optimizer.get_config()["weight_decay_exclude"]
+    excluded = optimizer.get_config()["weight_decay_exclude"] or ()
+    found = [x for x in specs if any(re.search(p, x.path) for p in excluded)]
+    without = (
+        f", but for {', '.join(excluded)}: {_counted(found)}, "
+        f"{_size(found):,} weights."
+    )
     yield (
         f"Weight decay {decay:g} times the learning rate"
-        + (f", but for {', '.join(excluded)}." if excluded else ".")
+        + (without if excluded else ".")
         if decay
         else "No weight decay."
     )

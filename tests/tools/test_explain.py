@@ -81,7 +81,7 @@ def test_explain_tells_of_the_models_own_optimizer(capsys):
     )
     explain(model)
     text = capsys.readouterr().out
-    for part in ("DMuon updates", "up to 0.02", "learning rate, but for bias."):
+    for part in ("DMuon updates", "up to 0.02", "rate, but for bias: "):
         assert part in text
     assert "Noise of" not in text
     model.optimizer.build(model.trainable_variables)
