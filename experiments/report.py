@@ -249,8 +249,7 @@ def write(folder, results):
     for name in PAGES:
         (folder / f"{name}.md").write_text(page(name, results))
     figures.draw_finals(sweeps.FINALS, results, folder / "results.png")
-    panels = (sweeps.WIDTHS[0], *sweeps.WIDTHS[2:])
-    figures.draw_widths(panels, results, folder / "rates_by_width.png")
+    figures.draw_widths(sweeps.WIDTHS, results, folder / "rates_by_width.png")
     print(folder)
 
 
