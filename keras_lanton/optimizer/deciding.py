@@ -230,10 +230,10 @@ class Deciding(Hooks):
         self, variables: Sequence[Any], specs: Sequence[VariableSpec]
     ) -> list[bool]:
         """Returns whether weight decay applies to each variable."""
-        found = _matching(self._weight_decay_exclude or (), specs)
+        found = matching(self._weight_decay_exclude or (), specs)
         return [
-            self.may_decay(variable) and not matching
-            for variable, matching in zip(variables, found, strict=True)
+            self.may_decay(variable) and not patterns
+            for variable, patterns in zip(variables, found, strict=True)
         ]
 
     def without_effect(self, specs: Sequence[VariableSpec]) -> list[str]:
@@ -267,10 +267,10 @@ class Deciding(Hooks):
             specs: Of the variables, from `layers` or `decide_specs`.
         """
         factors = self._rate_multipliers or {}
-        found = _matching(tuple(factors), specs)
+        found = matching(tuple(factors), specs)
         return [
-            math.prod(float(factors[pattern]) for pattern in matching)
-            for matching in found
+            math.prod(float(factors[pattern]) for pattern in patterns)
+            for patterns in found
         ]
 
     def exclude_from_weight_decay(
@@ -297,8 +297,13 @@ class Deciding(Hooks):
         super().exclude_from_weight_decay(var_list, var_names)
 
 
-def _matching(
+def matching(
     patterns: Sequence[str], specs: Sequence[VariableSpec]
 ) -> list[list[str]]:
-    """The patterns that match each variable's path."""
+    """The patterns that match each variable's path.
+
+    Args:
+        patterns: Regular expressions.
+        specs: The variables.
+    """
     return [[p for p in patterns if re.search(p, x.path)] for x in specs]

@@ -21,6 +21,7 @@ from keras_lanton.core.norms import Sign
 from keras_lanton.core.norms import Spectral
 from keras_lanton.lanton import Lanton
 from keras_lanton.optimizer.base import LayerwiseOptimizer
+from keras_lanton.optimizer.deciding import matching
 from keras_lanton.optimizer.lmo import LMOOptimizer
 from keras_lanton.optimizer.migration import RATE_OVER_ADAMW
 from keras_lanton.optimizer.migration import rate_of
@@ -286,7 +287,11 @@ def _rest(
             )
     decay = optimizer.decay
     excluded = optimizer.get_config()["weight_decay_exclude"] or ()
-    found = [x for x in specs if any(re.search(p, x.path) for p in excluded)]
+    found = [
+        spec
+        for spec, some in zip(specs, matching(excluded, specs), strict=True)
+        if some
+    ]
     without = (
         f", but for {', '.join(excluded)}: {_counted(found)}, "
         f"{_size(found):,} weights."
