@@ -116,7 +116,7 @@ test-nightly: $(VENV)/ready $(NIGHTLY)/ready
 	  "import keras; print(keras.__version__)"
 	@set -e; for backend in $(BACKENDS); do \
 	  $(THREADS) $(JAX_CACHE) KERAS_BACKEND=$$backend PYTHONPATH=$(NIGHTLY) \
-	    $(VENV)/bin/python $(PYTEST) tests/keras tests/optimizer \
+	    $(VENV)/bin/python $(PYTEST) tests/keras tests/optimizer tests/tools \
 	    tests/roles; \
 	done
 

@@ -1,6 +1,6 @@
 """The hooks into Keras' optimizers, which are private names of Keras.
 
-They have been the same from 3.10 to 3.16. Where a Keras has changed one,
+Their names have been the same from 3.10 to 3.16. Where a Keras has changed one,
 importing this module raises an ImportError that names it.
 """
 
@@ -78,6 +78,10 @@ class Hooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
         Returns:
             True or False.
         """
+        # Keras 3.16's `_use_weight_decay` raises before `build`.
+        excluded = getattr(self, "_is_excluded_from_weight_decay", None)
+        if excluded is not None:
+            return not excluded(variable)
         return bool(self._use_weight_decay(variable))
 
     def _update_model_variables_moving_average(
