@@ -31,11 +31,13 @@ class Devices:
         count: Number of devices.
         split: Whether any weight is split over them.
         mesh: JAX's mesh of them.
+        number: Of this process, where each works on variables of its own.
     """
 
     count: int
     split: bool = False
     mesh: Any = None
+    number: int | None = None
 
 
 class OptimizerHooks:
@@ -210,9 +212,41 @@ class Backend(Arithmetic, abc.ABC):
         """
         return tensors
 
-    def part(self, whole: Tensor, layout: Any) -> Tensor:
-        """The part that this process has, of a tensor that all have."""
-        return whole
+    def to_owners(
+        self,
+        parts: Sequence[Tensor],
+        layouts: Sequence[Any],
+        owners: Sequence[int] | None,
+    ) -> list[Tensor]:
+        """Whole tensors, each in the process that works on it.
+
+        Args:
+            parts: What this process has of each.
+            layouts: One per tensor, from `layouts`.
+            owners: The process of each; None: all of them.
+
+        Returns:
+            One per tensor, of one dtype; zeros where another process owns it.
+        """
+        return list(parts)
+
+    def from_owners(
+        self,
+        wholes: Sequence[Tensor],
+        layouts: Sequence[Any],
+        owners: Sequence[int] | None,
+        shapes: Sequence[tuple[int, ...]],
+    ) -> list[Tensor]:
+        """The parts that this process has: inverse of `to_owners`.
+
+        Args:
+            wholes: Those that this process owns, in order; one of any, to
+                name the dtype, if it owns none.
+            layouts: One per tensor, from `layouts`.
+            owners: The process of each; None: all have them.
+            shapes: Of what this process has of each.
+        """
+        return list(wholes)
 
     def part_of_numbers(self, numbers: np.ndarray, layout: Any) -> np.ndarray:
         """The same of an array that broadcasts to the tensor."""
@@ -223,6 +257,21 @@ class Backend(Arithmetic, abc.ABC):
     ) -> list[Tensor]:
         """The parts that this process has, each placed as its variable."""
         return list(gradients)
+
+    def largest_by_number(
+        self, part: Tensor, numbers: np.ndarray, count: int
+    ) -> Tensor:
+        """The largest magnitudes in a part of several matrices.
+
+        Args:
+            part: What this process has of them.
+            numbers: Of the matrix of each entry, int32; broadcasts to `part`.
+            count: Number of the matrices.
+
+        Returns:
+            `(count,)` float32; 0 where this process has no entry.
+        """
+        raise NotImplementedError
 
     def largest_of_parts(
         self, largest: Tensor, layouts: Sequence[Any]

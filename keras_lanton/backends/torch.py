@@ -94,12 +94,14 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
             wanted: Whether to share out work; None: where weights are split.
         """
         here = torch.distributed
-        if wanted is None:
-            wanted = self.holds_parts(self.layouts(variables))
+        split = self.holds_parts(self.layouts(variables))
+        wanted = split if wanted is None else wanted
         if not wanted or not (here.is_available() and here.is_initialized()):
             return None
         count = here.get_world_size()
-        return Devices(count=count) if count > 1 else None
+        number = here.get_rank() if split else None
+        some = Devices(count=count, split=split, number=number)
+        return some if count > 1 else None
 
     def share_out(
         self,

@@ -1,11 +1,14 @@
 """PyTorch: weights of which each process has a part, as DTensors.
 
 Keras 3.16 splits variables so under `keras.distribution.ModelParallel`. A step
-works on plain tensors: entry by entry on the parts, and on whole tensors where
-a matrix has to be whole, which are brought together when they are read.
+works on plain tensors: entry by entry on the parts. Where a matrix has to be
+whole, one process gets the parts from the others, works on the matrix, and
+sends each its part of the result.
 """
 
+import functools
 import itertools
+import math
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -35,7 +38,7 @@ class Layout(NamedTuple):
 
 
 class Gathered(Mapping[int, Tensor]):
-    """Whole tensors by their positions, brought together when they are read.
+    """Tensors by their positions, made whole in all processes when read.
 
     All processes have to read the same ones, in the same order.
 
@@ -67,6 +70,49 @@ class Gathered(Mapping[int, Tensor]):
 
     def __len__(self) -> int:
         return len(self.layouts)
+
+
+class Exchange:
+    """Tensors of one dtype that processes send each other, by one all-to-all.
+
+    Args:
+        like: A tensor of their dtype and device.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        count = torch.distributed.get_world_size()
+        self.like = like
+        self.sent: list[list[Tensor]] = [[] for _ in range(count)]
+        self.shapes: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
+
+    def send(self, process: int, tensor: Tensor) -> None:
+        """Notes a tensor for a process."""
+        self.sent[process].append(tensor.reshape(-1))
+
+    def expect(self, process: int, shape: Sequence[int]) -> None:
+        """Notes the shape of the next tensor from a process."""
+        self.shapes[process].append(tuple(shape))
+
+    def run(self) -> None:
+        """Sends all of them, and waits for those of the others."""
+        given = [sum(x.numel() for x in some) for some in self.sent]
+        sizes = [[math.prod(shape) for shape in some] for some in self.shapes]
+        # One by one: views of what is not needed any more would keep it.
+        flat = torch.cat([self.like.new_empty(0), *itertools.chain(*self.sent)])
+        self.sent.clear()
+        found = self.like.new_empty(sum(map(sum, sizes)))
+        torch.distributed.all_to_all_single(
+            found, flat, [sum(some) for some in sizes], given
+        )
+        pieces = iter(found.split(list(itertools.chain(*sizes))))
+        self._received = [
+            iter([next(pieces).reshape(shape) for shape in some])
+            for some in self.shapes
+        ]
+
+    def received(self, process: int) -> Tensor:
+        """The next tensor from a process."""
+        return next(self._received[process])
 
 
 class TorchParts:
@@ -125,6 +171,63 @@ class TorchParts:
             return tensors
         return Gathered(tensors, layouts)
 
+    def to_owners(
+        self,
+        parts: Sequence[Tensor],
+        layouts: Sequence[Layout | None],
+        owners: Sequence[int] | None,
+    ) -> list[Tensor]:
+        """See the reference: processes send their parts to the owner."""
+        if owners is None:
+            whole = self.gathered(parts, layouts)
+            return [whole[i] for i in range(len(parts))]
+        here = torch.distributed.get_rank()
+        dtype = functools.reduce(torch.promote_types, (x.dtype for x in parts))
+        parts = [x.to(dtype) for x in parts]
+        given = list(zip(parts, layouts, owners, strict=True))
+        exchange = Exchange(parts[0])
+        for x, layout, owner in given:
+            holders = _holders(layout, owner)
+            if here in holders:
+                exchange.send(owner, x)
+            if here == owner:
+                for holder in holders:
+                    exchange.expect(holder, _part_shape(layout, holder, x))
+        exchange.run()
+        found = []
+        for x, layout, owner in given:
+            shape = x.shape if layout is None else layout.shape
+            if here == owner:
+                whole = x.new_empty(shape)
+                for holder in _holders(layout, owner):
+                    whole[_extent(layout, holder)] = exchange.received(holder)
+            else:
+                whole = x.new_zeros(()).expand(shape)
+            found.append(whole)
+        return found
+
+    def from_owners(
+        self,
+        wholes: Sequence[Tensor],
+        layouts: Sequence[Layout | None],
+        owners: Sequence[int] | None,
+        shapes: Sequence[tuple[int, ...]],
+    ) -> list[Tensor]:
+        """See the reference: the owner sends each process its part."""
+        if owners is None:
+            pairs = zip(wholes, layouts, strict=True)
+            return [self.part(whole, layout) for whole, layout in pairs]
+        here = torch.distributed.get_rank()
+        exchange, mine = Exchange(wholes[0]), iter(wholes)
+        for shape, layout, owner in zip(shapes, layouts, owners, strict=True):
+            exchange.expect(owner, shape)
+            if here == owner:
+                whole = next(mine)
+                for process in range(torch.distributed.get_world_size()):
+                    exchange.send(process, whole[_extent(layout, process)])
+        exchange.run()
+        return [exchange.received(owner) for owner in owners]
+
     def part(self, whole: Tensor, layout: Layout | None) -> Tensor:
         """See the reference: nothing is sent."""
         if layout is None:
@@ -163,6 +266,20 @@ class TorchParts:
             return g.full_tensor()
         return g.redistribute(layout.mesh, layout.placements).to_local()
 
+    def largest_by_number(
+        self, part: Tensor, numbers: np.ndarray, count: int
+    ) -> Tensor:
+        """See the reference."""
+        found = part.new_zeros(count, dtype=torch.float32)
+        if not part.numel():
+            return found
+        axes = [axis for axis, n in enumerate(numbers.shape) if n == 1]
+        largest = part.float().abs().amax(axes, keepdim=True)
+        index = torch.from_numpy(numbers.astype("int64")).to(part.device)
+        return found.scatter_reduce(
+            0, index.flatten(), largest.flatten(), "amax"
+        )
+
     def largest_of_parts(
         self, largest: Tensor, layouts: Sequence[Layout | None]
     ) -> Tensor:
@@ -193,6 +310,52 @@ def layout_of(x: Tensor) -> Layout | None:
     if not is_split(x):
         return None
     return Layout(x.device_mesh, tuple(x.placements), tuple(x.shape))
+
+
+@functools.lru_cache
+def _coordinates(mesh: Any, process: int) -> tuple[int, ...]:
+    """The place of a process in a mesh."""
+    return tuple((mesh.mesh == process).nonzero()[0].tolist())
+
+
+@functools.lru_cache(maxsize=4096)
+def _holders(layout: Layout | None, owner: int) -> tuple[int, ...]:
+    """The processes nearest to the owner whose parts make up the whole."""
+    if layout is None:
+        return (owner,)
+    place = _coordinates(layout.mesh, owner)
+    chosen = tuple(
+        slice(None) if placement.is_shard() else number
+        for placement, number in zip(layout.placements, place, strict=True)
+    )
+    return tuple(layout.mesh.mesh[chosen].flatten().tolist())
+
+
+@functools.lru_cache(maxsize=4096)
+def _extent(layout: Layout | None, process: int) -> tuple[Any, ...]:
+    """The part of a tensor that a process has."""
+    if layout is None:
+        return (...,)
+    found = [slice(0, length) for length in layout.shape]
+    place = _coordinates(layout.mesh, process)
+    for count, number, placement in zip(
+        layout.mesh.shape, place, layout.placements, strict=True
+    ):
+        if placement.is_shard():
+            start, stop = found[placement.dim].start, found[placement.dim].stop
+            length = -(-(stop - start) // count)
+            first = min(start + number * length, stop)
+            found[placement.dim] = slice(first, min(first + length, stop))
+    return tuple(found)
+
+
+def _part_shape(
+    layout: Layout | None, process: int, like: Tensor
+) -> tuple[int, ...]:
+    """The shape of a process' part; of a whole tensor, that of `like`."""
+    if layout is None:
+        return tuple(like.shape)
+    return tuple(x.stop - x.start for x in _extent(layout, process))
 
 
 def _tensor_module() -> Any:

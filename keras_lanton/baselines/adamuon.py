@@ -128,9 +128,10 @@ class AdaMuon(LMOOptimizer):
         O = ops.cast(found.O, "float32")
         hidden = self._layout.with_roles(("hidden",))
         places = [hidden.index(i) for i in stack.indices]
+        old = [found.state[name][k] for k in places]
         roots = backend.mean_roots_(
-            [found.state[name][k] for k in places],
-            self._plan.scatter(stack, O),
+            old,
+            self._plan.scatter(stack, O, old),
             [found.weights[i] for i in stack.indices],
         )
         by_index = dict(zip(stack.indices, roots, strict=True))

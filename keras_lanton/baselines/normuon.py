@@ -129,13 +129,15 @@ class NorMuon(LMOOptimizer):
         O, work = ops.cast(found.O, "float32"), found.work
         hidden = self._layout.with_roles(("hidden",))
         places = [hidden.index(i) for i in work.stack.indices]
-        v = ops.concatenate([found.state[SLOT][k] for k in places])
+        held = ops.concatenate([found.state[SLOT][k] for k in places])
+        v = work.stack.of_mine(held)
         with backend.on_host():
             here = backend.take(found.active, backend.constant(work.matrices))
             mask = ops.cast(here, "float32")
         weight = (1.0 - self.beta_2) * backend.on_device(mask)[:, None]
         v = v + weight * (ops.mean(ops.square(O), axis=-2) - v)
         unit, _ = backend.unit_norm(O / (ops.sqrt(v)[:, None, :] + EPSILON))
-        parts = backend.pieces(v, [len(p) for p in work.stack.parts])
+        of_all = self._plan.of_all(work.stack, v)
+        parts = backend.pieces(of_all, [len(p) for p in work.stack.parts])
         changes = {SLOT: dict(zip(places, parts, strict=True))}
         return backend.frobenius_norm(O) * unit, changes

@@ -8,6 +8,7 @@ stack can be cut into smaller ones, so that what is made of it fits into memory.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -156,6 +157,8 @@ class Stack:
         parts: Their variables, in order.
         transposed: Whether all matrices are (d_out, d_in); with the short
             side first, each part says so.
+        owners: The process that works on each part; None: each on all.
+        process: The number of this process.
     """
 
     role: str
@@ -163,6 +166,8 @@ class Stack:
     columns: int
     parts: tuple[StackPart, ...]
     transposed: bool = False
+    owners: tuple[int, ...] | None = None
+    process: int = 0
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -195,6 +200,42 @@ class Stack:
             part.tensor(piece)
             for part, piece in zip(self.parts, pieces, strict=True)
         ]
+
+    def dealt_out(self, count: int, process: int) -> "Stack":
+        """The same stack, its parts dealt out evenly to processes.
+
+        Args:
+            count: Number of processes.
+            process: The number of this one.
+        """
+        starts = np.cumsum([0, *map(len, self.parts)])[:-1]
+        owners = tuple((starts * count // len(self)).tolist())
+        return dataclasses.replace(self, owners=owners, process=process)
+
+    @functools.cached_property
+    def mine(self) -> "Stack":
+        """The parts that this process works on.
+
+        One that has none works on zeros in the place of the first part.
+        """
+        if self.owners is None:
+            return self
+        pairs = zip(self.parts, self.owners, strict=True)
+        mine = tuple(part for part, owner in pairs if owner == self.process)
+        parts = mine or self.parts[:1]
+        return dataclasses.replace(self, parts=parts, owners=None)
+
+    def of_mine(self, x: Tensor) -> Tensor:
+        """The entries of `mine`.
+
+        Args:
+            x: One entry for each matrix of the stack, or more after them.
+        """
+        if self.owners is None:
+            return x
+        first = self.parts.index(self.mine.parts[0])
+        start = sum(map(len, self.parts[:first]))
+        return x[start : start + len(self.mine)]
 
     def cut(self, size: int, *, whole_variables: bool = False) -> list["Stack"]:
         """The same matrices as few stacks of at most `size` each.

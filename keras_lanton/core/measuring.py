@@ -67,10 +67,6 @@ def measure(
         measured = measured_matrices(
             plan, settings, due, state["last_step"], active, t
         )
-    G, B_last = plan.whole(G), plan.whole(B_last)
-    if "gradient_difference" in state:
-        whole = plan.whole(state["gradient_difference"])
-        state = {**state, "gradient_difference": whole}
     samples = take_samples(plan, settings, G, B_last, state, due)
     d = dual_norms(settings, samples)
     new = _accumulate(plan, settings, state, d, measured)
@@ -80,7 +76,7 @@ def measure(
     if "previous_gradient" in state:
         # XLA must know that the samples come before.
         new["previous_gradient"] = store_gradients(
-            plan, settings, G, state, backend.after(d, active), t
+            plan, settings, plan.whole(G), state, backend.after(d, active), t
         )
     share = share_of_measurements(settings.beta_2, new["measurements"])
     ratio = rate_ratio(settings, new["noise"], share, plan.rate_groups)
@@ -164,7 +160,7 @@ def take_samples(
     pairs = zip(plan.groups, *backend.unpack(due), strict=True)
     for k, (group, chunk) in enumerate(pairs):
         sample = functools.partial(
-            _sample, settings, group, k, chunk, G, B_last, state
+            _sample, plan, settings, group, k, chunk, G, B_last, state
         )
         if group.pauses:
             nothing = functools.partial(_no_sample, settings, group)
@@ -185,6 +181,7 @@ def _no_sample(
 
 
 def _sample(
+    plan: Plan,
     settings: NoiseAdaptiveRate,
     group: MeasurementGroup,
     k: int,
@@ -194,13 +191,14 @@ def _sample(
     state: State,
 ) -> tuple[Tensor, ...]:
     """The measures of D_t in a chunk of group k."""
+    mine = functools.partial(_chunk_of_mine, plan, group, chunk)
     if settings.reference == "independent_gradient":
-        D = _chunk(group, chunk, state["gradient_difference"])
+        D = mine(state["gradient_difference"])
     elif settings.reference == "momentum":
-        D = _chunk(group, chunk, G) - _chunk(group, chunk, B_last)
+        D = mine(G) - mine(B_last)
     else:
         before = ops.cast(state["previous_gradient"][k], "float32")
-        D = _chunk(group, chunk, G) - before
+        D = mine(G) - _of_mine(group, chunk, before)
     if not backend.EAGER:  # where huge gradients are not halved
         D = backend.clip(D, -LARGEST, LARGEST)
     lines: tuple[Tensor, ...] = ()
@@ -211,8 +209,9 @@ def _sample(
         norms = [group.norm.dual_of_unit(unit, norm)]
         lines = line_rms(unit, norm)
     if settings.alpha_unit == "signal":
-        norms.append(group.norm.dual(_chunk(group, chunk, B_last)))
-    return (*norms, *(backend.minimum(one, LARGEST) for one in lines))
+        norms.append(group.norm.dual(mine(B_last)))
+    found = (*norms, *(backend.minimum(one, LARGEST) for one in lines))
+    return tuple(_of_all(plan, group, chunk, one) for one in found)
 
 
 def dual_norms(
@@ -317,7 +316,9 @@ def _lines(
         if group.noise is None:
             continue
         if not group.samples_lines:
-            lines = backend.line_rms(group.stack.gather(G))
+            stack = group.stack
+            found = backend.line_rms(plan.gather(stack, G))
+            lines = tuple(plan.of_all(stack, one) for one in found)
         elif len(group.chunks) > 1:  # one chunk in the place of each
             place = backend.constant(group.place_in_chunk)
             lines = tuple(backend.take(one, place) for one in sample[-2:])
@@ -391,6 +392,29 @@ def _chunk(
         return ops.cast(ops.take(chunks, chunk, axis=0), dtype)
     branches = [functools.partial(gather, i) for i in range(count)]
     return backend.switch(chunk, branches)
+
+
+def _chunk_of_mine(
+    plan: Plan, group: MeasurementGroup, chunk: Any, tensors: Tensors
+) -> Tensor:
+    """`_chunk`; where processes have chunks of their own, of this one's."""
+    if not group.is_dealt_out:
+        return _chunk(group, chunk, plan.whole(tensors))
+    return ops.cast(plan.gather(group.chunks[chunk], tensors), "float32")
+
+
+def _of_mine(group: MeasurementGroup, chunk: Any, x: Tensor) -> Tensor:
+    """The entries of a chunk that `_chunk_of_mine` has."""
+    return group.chunks[chunk].of_mine(x) if group.is_dealt_out else x
+
+
+def _of_all(
+    plan: Plan, group: MeasurementGroup, chunk: Any, x: Tensor
+) -> Tensor:
+    """Inverse of `_of_mine`."""
+    if not group.is_dealt_out:
+        return x
+    return group.padded(plan.of_all(group.chunks[chunk], x))
 
 
 def _chunk_or_old(

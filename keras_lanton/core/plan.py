@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_lanton.backends import Devices
 from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
 from keras_lanton.core.matrices import Stack
@@ -56,7 +57,7 @@ class WorkStack:
     Args:
         stack: The matrices.
         norm: Their norm, in the orientation of the stack.
-        matrices: Their positions among all matrices, `(n,)` int32.
+        matrices: Positions of `stack.mine` among all matrices, `(n,)` int32.
         noise: Where the noise of their rows and columns is, or None.
     """
 
@@ -100,6 +101,11 @@ class MeasurementGroup:
         return self.noise is not None and not self.norm.from_every_gradient
 
     @property
+    def is_dealt_out(self) -> bool:
+        """True if each process measures matrices of its own."""
+        return self.stack.owners is not None
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of a chunk."""
         return self.size, self.stack.rows, self.stack.columns
@@ -129,8 +135,15 @@ class MeasurementGroup:
             i: Number of the chunk.
             tensors: One per variable.
         """
-        chunk = self.chunks[i].gather(tensors)
-        return _zero_padded(chunk, self.size - len(self.chunks[i]))
+        return self.padded(self.chunks[i].gather(tensors))
+
+    def padded(self, chunk: Tensor) -> Tensor:
+        """With zeros for missing matrices, up to `size`.
+
+        Args:
+            chunk: One entry for each matrix of a chunk.
+        """
+        return _zero_padded(chunk, self.size - len(chunk))
 
     def gather_all(self, tensors: Tensors) -> Tensor:
         """All chunks of the variables' tensors, `(chunks, *shape)`.
@@ -145,10 +158,10 @@ class MeasurementGroup:
 
 
 def _zero_padded(stack: Tensor, missing: int) -> Tensor:
-    """The stack with some matrices of zeros after it."""
+    """The stack with some entries of zeros after it."""
     if not missing:
         return stack
-    return ops.pad(stack, ((0, missing), (0, 0), (0, 0)))
+    return ops.pad(stack, ((0, missing), *[(0, 0)] * (len(stack.shape) - 1)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -200,32 +213,55 @@ class Plan:
     chunk_counts: np.ndarray
     rate_groups: tuple[np.ndarray, ...]
 
-    def gather(self, stack: Stack, tensors: Mapping[int, Tensor]) -> Tensor:
-        """The matrices of a stack, `(n, rows, columns)`.
+    def gather(self, stack: Stack, tensors: Tensors) -> Tensor:
+        """The matrices that this process works on, `(n, rows, columns)`.
 
         Args:
-            stack: A stack of whole variables.
-            tensors: One per variable of the stack, by its position.
+            stack: A stack.
+            tensors: One per variable, or those of the stack by position.
         """
-        indices, placements = stack.indices, self.layout.placements
-        found = backend.laid_out(
-            [tensors[i] for i in indices], [placements[i] for i in indices]
-        )
-        chosen = self.whole(dict(zip(indices, found, strict=True)))
-        whole = stack.gather(chosen)
+        indices, placements = stack.indices, self._placements(stack)
+        found = backend.laid_out([tensors[i] for i in indices], placements)
+        found = backend.to_owners(found, placements, stack.owners)
+        whole = stack.mine.gather(dict(zip(indices, found, strict=True)))
         return whole if len(indices) == 1 else backend.whole(whole)
 
-    def scatter(self, stack: Stack, whole: Tensor) -> list[Tensor]:
+    def scatter(
+        self, stack: Stack, found: Tensor, like: Sequence[Tensor]
+    ) -> list[Tensor]:
         """Inverse of `gather`: what this process has of each variable.
 
         Args:
             stack: A stack of whole variables.
-            whole: `(n, rows, columns)`, the same in every process.
+            found: `(n, rows, columns)`.
+            like: Tensors shaped as what it has, one per variable.
         """
-        return [
-            backend.part(x, self.layout.placements[i])
-            for i, x in zip(stack.indices, stack.scatter(whole), strict=True)
-        ]
+        return backend.from_owners(
+            stack.mine.scatter(found),
+            self._placements(stack),
+            stack.owners,
+            [x.shape for x in like],
+        )
+
+    def of_all(self, stack: Stack, found: Tensor) -> Tensor:
+        """The results of all processes for their matrices, `(n, ...)`.
+
+        Args:
+            stack: A stack.
+            found: One entry for each matrix of `stack.mine`.
+        """
+        if stack.owners is None:
+            return found
+        entries = backend.from_owners(
+            backend.pieces(found, list(map(len, stack.mine.parts))),
+            [None] * len(stack.parts),
+            stack.owners,
+            [(len(part), *found.shape[1:]) for part in stack.parts],
+        )
+        return ops.concatenate(entries)
+
+    def _placements(self, stack: Stack) -> list[Any]:
+        return [self.layout.placements[i] for i in stack.indices]
 
     def whole(self, tensors: Tensors) -> Tensors:
         """Tensors whose entries are brought together when one is read.
@@ -305,11 +341,24 @@ class Sizes:
         update: Function of a stack, `max_bytes` and the memory of one matrix
             to the number of matrices that are updated together.
         gathers_whole: Whether a stack is gathered whole as fast as a part.
+        devices: The devices that share out the work, or None.
     """
 
     max_bytes: float = math.inf
     update: Callable[[Stack, float, float], int] = lambda stack, *_: len(stack)
     gathers_whole: Callable[[Stack], bool] = lambda stack: False
+    devices: Devices | None = None
+
+    def dealt_out(self, stack: Stack) -> Stack:
+        """The stack, where each process works on variables of its own.
+
+        Args:
+            stack: A stack.
+        """
+        devices = self.devices
+        if devices is None or devices.number is None:
+            return stack
+        return stack.dealt_out(devices.count, devices.number)
 
 
 def make_plan(
@@ -359,7 +408,8 @@ def _work(
         each = norm.temporary_bytes(stack.rows, stack.columns)
         size = sizes.update(stack, sizes.max_bytes, each)
         for part in stack.cut(size, whole_variables=True):
-            matrices = positions(part, layout.specs)
+            part = sizes.dealt_out(part)
+            matrices = positions(part.mine, layout.specs)
             yield WorkStack(
                 stack=part,
                 norm=norm,
@@ -522,9 +572,9 @@ def make_groups(
         offset, load = _place([costs[i] * len(c) for c in chunks], load)
         groups[int(i)] = MeasurementGroup(
             size=size,
-            stack=stack,
+            stack=sizes.dealt_out(stack),
             norm=norm,
-            chunks=tuple(chunks),
+            chunks=tuple(map(sizes.dealt_out, chunks)),
             offset=offset,
             pauses=len(chunks) < noise.interval,
             gathers_whole=sizes.gathers_whole(stack),

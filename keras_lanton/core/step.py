@@ -38,7 +38,8 @@ class AfterLMO(NamedTuple):
     Args:
         O: The `lmo` of M, `(n, rows, columns)`; may be overwritten. float32,
             but where products of half precision gave it.
-        M: Momentum of the stack, likewise; in half precision where B is.
+        M: Momentum of `work.stack.mine`, likewise; in half precision where B
+            is.
         work: The stack.
         weights: 1 - b1, or 0 without a gradient: scalars, one per variable,
             or tensors for its entries.
@@ -353,8 +354,8 @@ def update_stack_(
         plan: The plan.
         X: Weights, one per variable; those of the stack are replaced.
         stack: A stack of whole variables.
-        O: `(n, rows, columns)`, as the stack; may be overwritten.
-        rates: Rate of each matrix in the stack, `(n,)`.
+        O: `(n, rows, columns)`, of `stack.mine`; may be overwritten.
+        rates: Rate of each of these matrices, `(n,)`.
         decay_factor: Factor on the weights, one scalar per variable, or one
             tensor for its entries.
         cautious: Whether entries that the update moves away from 0 do not
@@ -362,9 +363,10 @@ def update_stack_(
         casts: Functions of new weights and their dtype, one per variable of
             the stack; None rounds to the nearest.
     """
+    old = [X[i] for i in stack.indices]
     updated = backend.update_(
-        [X[i] for i in stack.indices],
-        plan.scatter(stack, backend.scale_(O, rates[:, None, None])),
+        old,
+        plan.scatter(stack, backend.scale_(O, rates[:, None, None]), old),
         [decay_factor[i] for i in stack.indices],
         cautious=cautious,
         casts=casts,

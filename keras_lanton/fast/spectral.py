@@ -38,7 +38,7 @@ class FastSpectral(Spectral):
 
     def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
         """U V^T [Alg. 1, line 6]."""
-        if noise is not None and self.devices is not None:
+        if noise is not None and self._shared_by is not None:
             # Devices share out one tensor, not several.
             B, noise = whiten(B, "float32", noise=noise.of_each()), None
         return super().lmo(B, noise)
@@ -53,9 +53,18 @@ class FastSpectral(Spectral):
         """In the cache, or shared out; see the base class."""
         first = stack[0] if isinstance(stack, tuple) else stack
         each = one_by_one(function, min(first.shape[-2:]))
-        if self.devices is None:
+        if self._shared_by is None:
             return each(stack)
-        return backend.share_out(each, stack, self.devices)
+        return backend.share_out(each, stack, self._shared_by)
+
+    @property
+    def _shared_by(self) -> Devices | None:
+        """The devices among which a stack is shared out here.
+
+        None where each process has a stack of its own.
+        """
+        dealt_out = self.devices is None or self.devices.number is not None
+        return None if dealt_out else self.devices
 
     def temporary_bytes(self, rows: int, columns: int) -> float:
         """Memory of one matrix while it is worked on, on each device.

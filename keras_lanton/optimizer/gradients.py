@@ -23,10 +23,16 @@ def largest_of_matrices(layout: VariableLayout, G: Sequence[Tensor]) -> Tensor:
         G: Gradients, one per variable.
     """
     stacks = []
-    whole = backend.gathered(G, layout.placements)
     for i in layout.stacks:
-        matrices = to_matrices(whole[i], layout.specs[i].view)
-        stacks.append(backend.largest_of_each(matrices))
+        if backend.holds_parts(layout.placements[i : i + 1]):
+            first = np.searchsorted(layout.variable_of_matrix, i)
+            numbers = layout.places[i] - first
+            count = layout.specs[i].batch
+            found = backend.largest_by_number(G[i], numbers, count)
+        else:
+            matrices = to_matrices(G[i], layout.specs[i].view)
+            found = backend.largest_of_each(matrices)
+        stacks.append(found)
     others = [x for i, x in enumerate(G) if i not in layout.stacks]
     if others:
         stacks.append(backend.largest_entries(others))

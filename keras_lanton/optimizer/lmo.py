@@ -252,6 +252,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
                 update=stack_size,
                 # Whole stacks would be gathered on every device.
                 gathers_whole=is_gathered_whole if devices is None else _never,
+                devices=devices,
             ),
         )
         made: dict[str, Buffer | list[Buffer]] = {

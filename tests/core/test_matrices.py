@@ -76,3 +76,25 @@ def test_a_cut_loses_nothing(kinds, size, whole_variables):
         for piece in pieces:
             longest = max(part.spec.batch for part in piece.parts)
             assert 1 <= len(piece) <= max(size, longest * whole_variables)
+
+
+@logic
+@given(kinds=kinds, count=st.integers(1, 8))
+def test_every_variable_is_one_process_own(kinds, count):
+    specs = [spec_of(kind, i) for i, kind in enumerate(kinds)]
+    for stack in equal_stacks(specs):
+        dealt = [stack.dealt_out(count, process) for process in range(count)]
+        owners = dealt[0].owners
+        assert list(owners) == sorted(owners)
+        numbers = np.arange(len(stack))
+        seen = []
+        for process, one in enumerate(dealt):
+            here = one.of_mine(numbers)
+            np.testing.assert_array_equal(
+                positions(one.mine, specs), positions(stack, specs)[here]
+            )
+            if process in owners:
+                seen += here.tolist()
+            else:  # works on zeros in the place of the first one
+                assert one.mine.parts == stack.parts[:1]
+        assert seen == numbers.tolist()
