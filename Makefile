@@ -141,8 +141,8 @@ bench: $(VENV)/ready
 	done
 	KERAS_BACKEND=torch $(VENV)/bin/python benchmarks/step_time.py --narrow \
 	  --dtype bfloat16 --ns-dtype bfloat16 --steps 50 --rounds 20
-	KERAS_BACKEND=jax $(VENV)/bin/python benchmarks/collectives.py
 	@set -e; for backend in jax torch; do \
+	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/collectives.py; \
 	  KERAS_BACKEND=$$backend $(VENV)/bin/python benchmarks/memory.py; \
 	done
 	@set -e; for backend in jax tensorflow; do \

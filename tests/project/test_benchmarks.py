@@ -78,6 +78,14 @@ def test_compile_time_has_no_later_compilation(tmp_path):
 
 
 @exhaustive
+@pytest.mark.skipif(BACKEND != "torch", reason="processes of PyTorch")
+def test_split_matrices_are_sent_once_there_and_back(tmp_path):
+    rows = result_of("collectives.py", tmp_path, "--quick")["rows"]
+    with_noise, without = (row["of all, over the matrices"] for row in rows)
+    assert 0.9 < without <= 1 < with_noise < 1.5
+
+
+@exhaustive
 def test_narrow_matrices_have_results_of_their_own(tmp_path):
     options = "--narrow --quick --steps 1 --rounds 1 --only lanton".split()
     found = result_of("step_time.py", tmp_path, *options)
