@@ -97,7 +97,6 @@ class Exchange:
         """Sends all of them, and waits for those of the others."""
         given = [sum(x.numel() for x in some) for some in self.sent]
         sizes = [[math.prod(shape) for shape in some] for some in self.shapes]
-        # One by one: views of what is not needed any more would keep it.
         flat = torch.cat([self.like.new_empty(0), *itertools.chain(*self.sent)])
         self.sent.clear()
         found = self.like.new_empty(sum(map(sum, sizes)))
