@@ -414,7 +414,7 @@ def _of_all(
     """Inverse of `_of_mine`."""
     if not group.is_dealt_out:
         return x
-    return group.padded(plan.of_all(group.chunks[chunk], x))
+    return group.padded(chunk, plan.of_all(group.chunks[chunk], x))
 
 
 def _chunk_or_old(

@@ -135,15 +135,16 @@ class MeasurementGroup:
             i: Number of the chunk.
             tensors: One per variable.
         """
-        return self.padded(self.chunks[i].gather(tensors))
+        return self.padded(i, self.chunks[i].gather(tensors))
 
-    def padded(self, chunk: Tensor) -> Tensor:
+    def padded(self, i: int, entries: Tensor) -> Tensor:
         """With zeros for missing matrices, up to `size`.
 
         Args:
-            chunk: One entry for each matrix of a chunk.
+            i: Number of the chunk.
+            entries: One for each of its matrices.
         """
-        return _zero_padded(chunk, self.size - len(chunk))
+        return _zero_padded(entries, self.size - len(self.chunks[i]))
 
     def gather_all(self, tensors: Tensors) -> Tensor:
         """All chunks of the variables' tensors, `(chunks, *shape)`.
