@@ -188,14 +188,38 @@ def received_by(number):
     return Received()
 
 
+def split(mesh, variable, axis):
+    """Splits a variable over the columns of a mesh, as Keras 3.16 does it."""
+    import torch
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor import distribute_tensor
+
+    value = distribute_tensor(
+        variable.value.detach(), mesh, [Replicate(), Shard(axis)]
+    )
+    variable._value = torch.nn.Parameter(value, requires_grad=False)
+    variable._layout = axis
+
+
+def split_state(mesh, optimizer):
+    """Has an optimizer split its state as the variables, when it is made."""
+    add = optimizer.add_variable
+
+    def add_split(shape, *args, layout=None, **kwargs):
+        made = add(shape, *args, layout=layout, **kwargs)
+        if layout is not None:
+            split(mesh, made, layout)
+        return made
+
+    optimizer.add_variable = add_split
+
+
 def take_steps(number, mesh, specs, noise, file, results):
     """Steps of one process; its bytes in a step, and those of temporaries."""
     import torch
     from torch.distributed import device_mesh
     from torch.distributed._tools.mem_tracker import MemTracker
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor import Shard
-    from torch.distributed.tensor import distribute_tensor
 
     from keras_lanton import Lanton
 
@@ -207,27 +231,13 @@ def take_steps(number, mesh, specs, noise, file, results):
         rank=number,
     )
     placed = device_mesh.init_device_mesh("cpu", mesh)
-
-    def split(variable, axis):
-        value = distribute_tensor(
-            variable.value.detach(), placed, [Replicate(), Shard(axis)]
-        )
-        variable._value = torch.nn.Parameter(value, requires_grad=False)
-        variable._layout = axis
-        return variable
-
-    def add_split(shape, *args, layout=None, **kwargs):
-        made = add(shape, *args, layout=layout, **kwargs)
-        return made if layout is None else split(made, layout)
-
-    # As Keras 3.16 does it: the weights, then the state that is like them.
     variables = models.make_variables(specs)
     for variable in variables:
         for pattern, axis in SPLIT.items():
             if re.fullmatch(pattern, variable.path):
-                split(variable, axis)
+                split(placed, variable, axis)
     optimizer = Lanton(0.01, **({} if noise else {"noise": None}))
-    add, optimizer.add_variable = optimizer.add_variable, add_split
+    split_state(placed, optimizer)
     optimizer.build(variables)
     gradients = models.make_gradients(specs)
     with received_by(number) as received:

@@ -69,14 +69,17 @@ OPTIMIZERS = {
 # -- In the process of a case ------------------------------------------------
 
 
-def train(name, split=None, gradient_of=lambda gradient: gradient):
+def train(name, mesh=None, gradient_of=lambda gradient: gradient):
     """The optimizer after steps on given gradients, and its variables.
 
     Args:
         name: Of `OPTIMIZERS`.
-        split: Splits a variable along an axis; None for none.
+        mesh: Over whose columns variables are split; None: they are not.
         gradient_of: Function of each gradient.
     """
+    if mesh is not None:
+        from collectives import split
+        from collectives import split_state
     rng = np.random.default_rng(0)
     optimizer = OPTIMIZERS[name]()
     variables = []
@@ -84,21 +87,12 @@ def train(name, split=None, gradient_of=lambda gradient: gradient):
         value = rng.standard_normal(shape).astype("float32")
         variables.append(keras.Variable(value, name=name))
         optimizer.assign_role(role, variables[-1], **axes)
-    if split is not None:
-        # As Keras 3.16 does it, before the state is made and within.
-        add = optimizer.add_variable
-
-        def add_split(shape, *args, layout=None, **kwargs):
-            made = add(shape, *args, layout=layout, **kwargs)
-            if layout is not None:
-                split(made, layout)
-            return made
-
-        optimizer.add_variable = add_split
+    if mesh is not None:
+        split_state(mesh, optimizer)
         for variable in variables:
             axis = VARIABLES[variable.name][3]
             if axis is not None:
-                split(variable, axis)
+                split(mesh, variable, axis)
     optimizer.build(variables)
     for step in range(STEPS):
         gradients = [
@@ -137,12 +131,9 @@ def result(optimizer, variables):
 
 def case(name, file, number, count):
     """With weights split over the two columns of a mesh."""
-    sys.path.insert(0, str(BENCHMARKS))
     import torch
     from collectives import received_by
     from torch.distributed import device_mesh
-    from torch.distributed.tensor import Replicate
-    from torch.distributed.tensor import Shard
     from torch.distributed.tensor import distribute_tensor
 
     torch.set_num_threads(1)
@@ -156,12 +147,6 @@ def case(name, file, number, count):
         "cpu", (count // 2, 2), mesh_dim_names=("batch", "model")
     )
 
-    def split(variable, axis):
-        placements = [Replicate(), Shard(axis)]
-        value = distribute_tensor(variable.value.detach(), mesh, placements)
-        variable._value = torch.nn.Parameter(value, requires_grad=False)
-        variable._layout = axis
-
     every_other = itertools.cycle([False, True])
 
     def gradient_of(gradient):
@@ -172,7 +157,7 @@ def case(name, file, number, count):
         )
 
     with received_by(number) as received:
-        optimizer, variables = train(name, split, gradient_of)
+        optimizer, variables = train(name, mesh, gradient_of)
     held = [v.value for v in optimizer._state.by_name["momentum"]]
     found = {
         **result(optimizer, variables),
@@ -288,4 +273,5 @@ def test_split_weights_without_a_step(mesh_of_one):
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(BENCHMARKS))
     print(json.dumps(case(**json.loads(sys.argv[1]))))
