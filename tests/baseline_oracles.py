@@ -198,8 +198,6 @@ class ScionOracle(Baseline):
         "hidden_scale": 50.0,
         "embedding_scale": 3000.0,
         "vector_scale": 10.0,
-        "embedding_norm": "sign",
-        "embedding_normalized": True,
         "vector_norm": "rms",
     }
 
@@ -212,23 +210,15 @@ class ScionOracle(Baseline):
         return x - eta * d
 
     def lmo(self, layer, m):
-        """As published, of the kernel as (out, in), to be subtracted."""
-        w = m.T
-        d_out, d_in = w.shape
+        """As published, to be subtracted."""
+        d_in, d_out = m.shape
         if layer.role == "hidden":
             return math.sqrt(d_out / d_in) * orthogonal(m)
         if layer.role == "vector":
             if self.vector_norm == "sign":
                 return np.sign(m)
             return m / np.sqrt(np.mean(m**2))
-        if self.embedding_norm == "sign":
-            d, by = np.sign(w), d_in
-        elif self.embedding_norm == "col":
-            d, by = w / np.sqrt(np.mean(w**2, axis=0)), d_in
-        else:
-            norms = np.linalg.norm(w, axis=1, keepdims=True)
-            d, by = w / norms, math.sqrt(d_in)
-        return (d / by if self.embedding_normalized else d).T
+        return np.sign(m) / d_in
 
 
 class LambOracle(Baseline):

@@ -1,17 +1,11 @@
 """Scion: LMO updates for all variables, constrained to balls or not."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import keras
-import numpy as np
-from keras import ops
 
-from keras_lanton.core.matrices import from_matrices
 from keras_lanton.core.norms import RMS
-from keras_lanton.core.norms import ColNorm
 from keras_lanton.core.norms import Norm
-from keras_lanton.core.norms import RowNorm
 from keras_lanton.core.norms import Rule
 from keras_lanton.core.norms import Sign
 from keras_lanton.core.norms import Spectral
@@ -20,21 +14,11 @@ from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.settings import NewtonSchulz
 from keras_lanton.validation import AT_LEAST_0
 from keras_lanton.validation import BASE_NUMBERS
-from keras_lanton.validation import SEED
 from keras_lanton.validation import check_bool
 from keras_lanton.validation import check_choice
 from keras_lanton.validation import check_numbers
 
-NORMS = {
-    "sign": Sign(),
-    "rms": RMS(),
-    "col": ColNorm(),
-    "row": RowNorm(),
-}
-CHOICES = {
-    "embedding_norm": ("sign", "col", "row"),
-    "vector_norm": ("rms", "sign"),
-}
+VECTOR_NORMS: dict[str, Norm] = {"rms": RMS(), "sign": Sign()}
 SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 
 
@@ -58,10 +42,6 @@ class Scion(LMOOptimizer):
         embedding_scale: rho of embeddings and heads, at least 0.
         vector_scale: rho of vectors, at least 0. The reference has none in
             its language models.
-        embedding_norm: `"sign"`, `"col"` or `"row"`.
-        embedding_normalized: Whether embedding steps are divided as in the
-            norm's LMO (`"sign"` and `"col"` by d_in, `"row"` by
-            sqrt(d_in)); the reference does not for tables of an untied head.
         vector_norm: `"rms"` or `"sign"`.
         newton_schulz: How hidden matrices are orthogonalized.
         weight_decay: Decoupled decay, only where it is not constrained.
@@ -80,9 +60,8 @@ class Scion(LMOOptimizer):
     arguments = (
         *LMOOptimizer.arguments,
         *SCALES,
-        *CHOICES,
+        "vector_norm",
         "constrained",
-        "embedding_normalized",
     )
 
     def __init__(
@@ -94,8 +73,6 @@ class Scion(LMOOptimizer):
         hidden_scale: float = 50.0,
         embedding_scale: float = 3000.0,
         vector_scale: float = 10.0,
-        embedding_norm: str = "sign",
-        embedding_normalized: bool = True,
         vector_norm: str = "rms",
         newton_schulz: NewtonSchulz = NewtonSchulz(coefficients="jordan"),
         weight_decay: float | None = None,
@@ -108,12 +85,8 @@ class Scion(LMOOptimizer):
             embedding_scale=embedding_scale,
             vector_scale=vector_scale,
         )
-        check_choice(
-            "embedding_norm", embedding_norm, CHOICES["embedding_norm"]
-        )
-        check_choice("vector_norm", vector_norm, CHOICES["vector_norm"])
+        check_choice("vector_norm", vector_norm, tuple(VECTOR_NORMS))
         check_bool("constrained", constrained)
-        check_bool("embedding_normalized", embedding_normalized)
         check_numbers(BASE_NUMBERS, weight_decay=weight_decay)
         check_bool("nesterov", kwargs.get("nesterov", False))
         if constrained and weight_decay:
@@ -139,83 +112,26 @@ class Scion(LMOOptimizer):
         self.hidden_scale = float(hidden_scale)
         self.embedding_scale = float(embedding_scale)
         self.vector_scale = float(vector_scale)
-        self.embedding_norm = embedding_norm
-        self.embedding_normalized = bool(embedding_normalized)
         self.vector_norm = vector_norm
 
     def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
-        """A norm for every role; rho times the LMO, or times its direction.
+        """A norm for every role; rho times its LMO.
 
         Args:
             hidden: The spectral norm, by this optimizer's Newton-Schulz.
         """
         norms = {
             "hidden": hidden,
-            "embedding": NORMS[self.embedding_norm],
-            "vector": NORMS[self.vector_norm],
+            "embedding": Sign(),
+            "vector": VECTOR_NORMS[self.vector_norm],
         }
 
         def scale(spec: VariableSpec) -> float:
             rho: float = getattr(self, f"{spec.role}_scale")
-            if spec.role != "embedding" or self.embedding_normalized:
-                return rho * norms[spec.role].lmo_scale(spec.d_in, spec.d_out)
-            return rho / spec.d_in**0.5 if self.embedding_norm == "row" else rho
+            return rho * norms[spec.role].lmo_scale(spec.d_in, spec.d_out)
 
         return {role: Rule(norm, scale) for role, norm in norms.items()}
 
     def decay_of(self, role: str) -> float:
         """The decay gamma of a role: constrained, 1."""
         return 1.0 if self.constrained else super().decay_of(role)
-
-    def initialize(self, variables: Sequence[Any], seed: int = 0) -> None:
-        """Draws hidden kernels and embeddings on the edges of their balls.
-
-        Hidden kernels become orthogonal, embeddings random LMOs of their
-        norm; vectors are left as they are.
-
-        Args:
-            variables: The model's trainable variables.
-            seed: Seed of the draws.
-
-        Raises:
-            ValueError: If the optimizer took a step already, or for a seed
-                that is no integer of at least 0.
-        """
-        check_numbers({"seed": SEED}, seed=seed)
-        self.build(variables)
-        if int(ops.convert_to_numpy(self.micro_steps)):
-            raise ValueError(
-                "`initialize` must be called before the first step. Received: "
-                f"iterations={int(ops.convert_to_numpy(self.micro_steps))}"
-            )
-        random = np.random.default_rng(seed)
-        for variable, spec in zip(
-            self._updated_variables(), self.updated_specs, strict=True
-        ):
-            if spec.role == "vector":
-                continue
-            rule = self.rules_by_role()[spec.role]
-            pieces = [
-                from_matrices(
-                    ops.convert_to_tensor(
-                        _drawn(piece, rule.norm, random)
-                        * rule.step_scale(piece)
-                    ),
-                    piece.view,
-                )
-                for piece in spec.pieces
-            ]
-            whole = ops.concatenate(pieces, axis=spec.cut_axis or 0)
-            variable.assign(ops.cast(whole, variable.dtype))
-
-
-def _drawn(
-    spec: VariableSpec, norm: Norm, random: np.random.Generator
-) -> np.ndarray:
-    """`lmo` of random matrices, `(batch, d_in, d_out)`."""
-    draw = random.standard_normal((spec.batch, spec.d_in, spec.d_out))
-    if isinstance(norm, Spectral):  # exactly
-        U, _, V = np.linalg.svd(draw, full_matrices=False)
-        return np.asarray(U @ V)
-    lmo = norm.lmo(ops.convert_to_tensor(-draw, "float32"))
-    return np.asarray(ops.convert_to_numpy(lmo))

@@ -6,9 +6,6 @@
 | `Sign` | embedding | -sign(B) / d_in | max over features of abs sums |
 | `RMS` | vector | -B / rms(B) | sqrt(d) l2 |
 
-`ColNorm` and `RowNorm` are choices of Scion; the columns and rows are those of
-a kernel stored as (out, in).
-
 A linear minimization oracle (LMO) returns the matrix of norm 1 that is most
 opposed to B. The functions of tensors leave out the factors of shape, and the
 minus: `lmo` is U V^T, sign(B) or B / rms(B), `dual` the nuclear norm. The
@@ -327,55 +324,3 @@ class RMS(Norm):
     def transposed(self) -> "RMS":
         """Itself."""
         return self
-
-
-class ColNorm(Norm):
-    """Column norm: d_in times the largest RMS of a column.
-
-    A column of a kernel stored as (out, in) is a row of `(d_in, d_out)`.
-
-    References:
-        Pethick et al. 2025, arXiv 2502.07529, table of norms.
-    """
-
-    axis = -1  # of the entries of a column
-
-    def lmo(self, B: Tensor, noise: EntryNoise | None = None) -> Tensor:
-        """B_i / rms(B_i) for each column i."""
-        unit, _ = self._unit_vectors(B)
-        return backend.scale_(unit, math.sqrt(B.shape[self.axis]))
-
-    def dual(self, D: Tensor) -> Tensor:
-        """The root of a column's length times the sum of all l2 norms."""
-        _, norms = self._unit_vectors(D)
-        return math.sqrt(D.shape[self.axis]) * ops.sum(norms, axis=(-2, -1))
-
-    def lmo_scale(self, d_in: int, d_out: int) -> float:
-        """1 / d_in."""
-        return 1.0 / d_in
-
-    @property
-    def transposed(self) -> Norm:
-        """The row norm, whose factor is the same."""
-        return RowNorm()
-
-    def _unit_vectors(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Each column over its l2 norm, and the norms; zero stays zero."""
-        X, whole = backend.unit_norm(X)
-        norms = ops.sqrt(ops.sum(X * X, axis=self.axis, keepdims=True))
-        return X / backend.divisor(norms), whole * norms
-
-
-class RowNorm(ColNorm):
-    """Row norm: sqrt(d_in) times the largest l2 norm of a row.
-
-    A row of a kernel stored as (out, in) is a column of `(d_in, d_out)`. The
-    LMO and its factor are those of the column norm, on the other axis.
-    """
-
-    axis = -2
-
-    @property
-    def transposed(self) -> Norm:
-        """The column norm, whose factor is the same."""
-        return ColNorm()

@@ -15,8 +15,6 @@ from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.core.norms import RMS
-from keras_lanton.core.norms import ColNorm
-from keras_lanton.core.norms import RowNorm
 from keras_lanton.core.norms import Sign
 from keras_lanton.core.norms import Spectral
 from keras_lanton.lanton import Lanton
@@ -237,12 +235,9 @@ IN_WORDS = {
     "mlp": "other kernels",
     "norm": "gains and biases",
 }
-# Of the first kind that a norm is; a row norm is a column norm, too.
 HOW: dict[type, str] = {
     Spectral: "their momentum is orthogonalized",
     Sign: "by the signs of their momentum",
-    RowNorm: "by the normalized rows of their momentum",
-    ColNorm: "by the normalized columns of their momentum",
     RMS: "by their normalized momentum",
 }
 REFERENCES = {

@@ -27,12 +27,6 @@ CASES = {
     "normuon_slow": ("NorMuon", {"beta_2": 0.5}),
     "scion": ("Scion", {}),
     "scion_free": ("Scion", {"constrained": False, "vector_norm": "sign"}),
-    "scion_col": ("Scion", {"embedding_norm": "col"}),
-    "scion_row": (
-        "Scion",
-        {"embedding_norm": "row", "embedding_normalized": False},
-    ),
-    "scion_sign": ("Scion", {"embedding_normalized": False}),
     "lamb": ("Lamb", {}),
     "lamb_plain": ("Lamb", {"weight_decay": 0.0}),
     "mars": ("Mars", {}),

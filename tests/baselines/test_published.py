@@ -161,14 +161,14 @@ def kept_adamuon(parts):
     return [kept("AdaMuon")(groups)]
 
 
-def kept_scion(parts, constraint=True, embedding=("SIGN", {})):
+def kept_scion(parts, constraint=True):
     scion = kept("SCION")
     from pytorch_optimizer.optimizer.scion import LMONorm
 
     norms = {
-        "hidden": ("SPECTRAL", {}, 50.0),
-        "embedding": (*embedding, 3000.0),
-        "vector": ("BIAS", {}, 10.0),
+        "hidden": ("SPECTRAL", 50.0),
+        "embedding": ("SIGN", 3000.0),
+        "vector": ("BIAS", 10.0),
     }
     return [
         scion(
@@ -177,10 +177,9 @@ def kept_scion(parts, constraint=True, embedding=("SIGN", {})):
             momentum=0.1,  # 1 - b1
             constraint=constraint,
             norm_type=LMONorm[norm],
-            norm_kwargs=options,
             scale=scale,
         )
-        for role, (norm, options, scale) in norms.items()
+        for role, (norm, scale) in norms.items()
     ]
 
 
@@ -228,24 +227,6 @@ CASES = {
         {**SCION, "constrained": False},
         kept_scion,
         {"constraint": False},
-    ),
-    "kept_scion_sign": (
-        "Scion",
-        {**SCION, "embedding_normalized": False},
-        kept_scion,
-        {"embedding": ("SIGN", {"normalize": False})},
-    ),
-    "kept_scion_col": (
-        "Scion",
-        {**SCION, "embedding_norm": "col"},
-        kept_scion,
-        {"embedding": ("COL", {"normalized": True})},
-    ),
-    "kept_scion_row": (
-        "Scion",
-        {**SCION, "embedding_norm": "row", "embedding_normalized": False},
-        kept_scion,
-        {"embedding": ("ROW", {"normalized": False})},
     ),
     # It adds epsilon before debiasing: none of it here.
     "kept_mars": (
