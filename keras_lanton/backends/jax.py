@@ -23,28 +23,8 @@ from keras_lanton.types import Tensor
 SMALL = 65536
 
 
-class OptimizerHooks(reference.OptimizerHooks):
-    """Differences of the base class on JAX."""
-
-    gradient_accumulation_steps: int | None
-    micro_steps: Any
-
-    def _is_update_step(self) -> Tensor | None:
-        """Returns whether an accumulation window closes here; None if always.
-
-        Keras runs the update on every micro-step on JAX and rolls it back,
-        so it is the joint update that has to leave its work undone.
-        """
-        steps = self.gradient_accumulation_steps
-        if not steps:
-            return None
-        return (self.micro_steps.value + 1) % steps == 0
-
-
 class JaxBackend(Backend):
     """The functions that JAX does otherwise."""
-
-    OptimizerHooks = OptimizerHooks
 
     def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
         """The function of each entry of a stack, in turn."""
@@ -65,6 +45,14 @@ class JaxBackend(Backend):
     def is_compiled(self, tensor: Tensor) -> bool:
         """Returns whether a tensor is of a program that is being traced."""
         return isinstance(tensor, jax.core.Tracer)
+
+    def closes_window(self, micro_steps: Any, steps: int | None) -> Any:
+        """See the reference.
+
+        Keras runs the update on every micro-step and rolls it back, so it is
+        the joint update that has to leave its work undone.
+        """
+        return (micro_steps.value + 1) % steps == 0 if steps else None
 
     def replace_if(
         self, predicate: Tensor, replace: Callable[..., Any], *old: Any
@@ -288,12 +276,8 @@ def _one_each(
 def _shard_map(
     function: Callable[[Tensor], Tensor], mesh: Any, spec: Any
 ) -> Callable[[Tensor], Tensor]:
-    """`jax.shard_map`, which older versions have elsewhere."""
-    options = {"mesh": mesh, "in_specs": spec, "out_specs": spec}
-    if hasattr(jax, "shard_map"):
-        mapped = jax.shard_map(function, check_vma=False, **options)
-    else:
-        from jax.experimental.shard_map import shard_map
-
-        mapped = shard_map(function, check_rep=False, **options)
-    return mapped  # type: ignore[no-any-return]
+    """`jax.shard_map` of a function whose inputs and outputs lie alike."""
+    mapped: Callable[[Tensor], Tensor] = jax.shard_map(
+        function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    return mapped

@@ -40,14 +40,6 @@ class Devices:
     number: int | None = None
 
 
-class OptimizerHooks:
-    """Leads Keras' per-backend calls to the joint update."""
-
-    def _is_update_step(self) -> Any:
-        """None: Keras calls the update only where a window closes."""
-        return None  # AutoGraph wants a statement
-
-
 class Backend(Arithmetic, abc.ABC):
     """The functions of tensors that backends do differently."""
 
@@ -57,7 +49,6 @@ class Backend(Arithmetic, abc.ABC):
     SUMS_HALF_IN_FLOAT32 = False
     # Whether Keras' own hook has to run first: it sums over the replicas.
     SUMS_OVER_REPLICAS = False
-    OptimizerHooks: type = OptimizerHooks
 
     # What each backend has to write.
 
@@ -105,10 +96,6 @@ class Backend(Arithmetic, abc.ABC):
         """All devices by their names."""
         return [self.device()]
 
-    def replicas(self) -> int:
-        """The number of replicas that call a step at the same time."""
-        return 1
-
     def tensorfloat32(self) -> bool:
         """Returns whether float32 products may be rounded to TensorFloat-32."""
         return False
@@ -125,9 +112,14 @@ class Backend(Arithmetic, abc.ABC):
         """The function, outside of what a compiler of the backend traces."""
         return function
 
-    def is_compiled(self, tensor: Tensor) -> bool:
-        """Returns whether a tensor is of a program that is being traced."""
-        return False
+    def closes_window(self, micro_steps: Any, steps: int | None) -> Any:
+        """Returns whether a window of accumulation closes here; None if always.
+
+        Args:
+            micro_steps: The variable that counts them.
+            steps: `gradient_accumulation_steps`.
+        """
+        return None  # Keras calls the update only there
 
     def dense(self, gradient: Tensor | None) -> Tensor | None:
         """The sparse gradient of a lookup as a dense tensor."""

@@ -7,37 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_lanton.backends import reference
 from keras_lanton.backends.reference import Backend
 from keras_lanton.types import Tensor
-
-
-class OptimizerHooks(reference.OptimizerHooks):
-    """Leads Keras' calls on TensorFlow to the joint update."""
-
-    update_variables: Callable[..., None]
-
-    def _distributed_tf_update_step(
-        self,
-        distribution: Any,
-        grads_and_vars: Sequence[tuple[Tensor, Any]],
-        learning_rate: Tensor,
-    ) -> None:
-        """One call of the joint update per replica, on its own copies."""
-        grads, variables = zip(*grads_and_vars, strict=True)
-        distribution.extended.update(
-            variables[0],
-            lambda _, *args: self.update_variables(*args),
-            args=(list(grads), list(variables), learning_rate),
-            group=False,
-        )
 
 
 class TensorFlowBackend(Backend):
     """The functions that TensorFlow does otherwise."""
 
     SUMS_OVER_REPLICAS = True
-    OptimizerHooks = OptimizerHooks
 
     def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
         """The function of each entry of a stack, in turn."""
@@ -90,11 +67,6 @@ class TensorFlowBackend(Backend):
     def list_devices(self) -> list[str]:
         """All devices by their names, as TensorFlow places work on them."""
         return [d.name for d in tf.config.list_logical_devices()]
-
-    def replicas(self) -> int:
-        """The number of replicas of the current strategy."""
-        count: int = tf.distribute.get_strategy().num_replicas_in_sync
-        return count
 
     def tensorfloat32(self) -> bool:
         """Returns whether float32 products may be rounded to TensorFloat-32."""

@@ -313,7 +313,7 @@ def _lines(
     """
     parts: list[list[tuple[Tensor, ...]]] = [[] for _ in plan.whitened]
     for group, sample in zip(plan.groups, samples, strict=True):
-        if group.noise is None:
+        if group.whitened is None:
             continue
         if not group.samples_lines:
             stack = group.stack
@@ -324,7 +324,7 @@ def _lines(
             lines = tuple(backend.take(one, place) for one in sample[-2:])
         else:
             lines = sample[-2:]
-        parts[group.noise.index].append(lines)
+        parts[group.whitened].append(lines)
     return [
         p[0][i] if len(p) == 1 else ops.concatenate([x[i] for x in p])
         for i in (0, 1)
@@ -429,14 +429,14 @@ def _chunk_or_old(
     return found
 
 
-def noise_unit(
+def noise_units(
     plan: Plan,
-    settings: NoiseAdaptiveRate,
-    share: Tensor,
+    settings: NoiseAdaptiveRate | None,
+    share: Tensor | None,
     t: Tensor,
     *,
     beta_1: float,
-) -> Tensor:
+) -> list[Tensor] | list[None]:
     """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
 
     Args:
@@ -447,15 +447,18 @@ def noise_unit(
         beta_1: Decay of the momentum.
 
     Returns:
-        `(matrices,)` float32, above 0.
+        Of the matrices of each stack, `(n,)` float32, above 0; None where no
+        rows are measured.
     """
+    if settings is None or share is None or not plan.whitened:
+        return [None] * len(plan.stacks)
     unit = sample_variance(settings.reference, beta_1) ** 0.5 * share
-    if not plan.from_every_gradient.any():
-        return unit
-    every = backend.constant(plan.from_every_gradient)
-    with backend.on_host():
-        since_start = ops.sqrt(debias(decay_of_step(settings), t))
-    return backend.where(every, backend.on_device(since_start), unit)
+    if plan.from_every_gradient.any():
+        every = backend.constant(plan.from_every_gradient)
+        with backend.on_host():
+            since_start = ops.sqrt(debias(decay_of_step(settings), t))
+        unit = backend.where(every, backend.on_device(since_start), unit)
+    return plan.of_stacks(unit)
 
 
 def entry_noise(
@@ -471,7 +474,7 @@ def entry_noise(
     Args:
         place: Where the state has that of their rows and columns.
         state: The state, with this step's measurements.
-        unit: Of each matrix in the stack, from `noise_unit`.
+        unit: Of each matrix in the stack, from `noise_units`.
         beta_1: Decay of the momentum.
         nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
     """

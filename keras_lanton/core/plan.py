@@ -83,7 +83,8 @@ class MeasurementGroup:
         pauses: Whether there are steps on which no chunk is measured.
         gathers_whole: Whether the whole stack is gathered as fast as a chosen
             chunk.
-        noise: Where the noise of rows and columns is, if it is measured.
+        whitened: The tensor in `"row_noise"` of its rows' noise; None where
+            that is not measured.
     """
 
     size: int
@@ -93,12 +94,13 @@ class MeasurementGroup:
     offset: int
     pauses: bool
     gathers_whole: bool
-    noise: NoiseSlice | None
+    whitened: int | None
 
     @property
     def samples_lines(self) -> bool:
         """True if the samples tell the noise of rows and columns."""
-        return self.noise is not None and not self.norm.from_every_gradient
+        measured = self.whitened is not None
+        return measured and not self.norm.from_every_gradient
 
     @property
     def is_dealt_out(self) -> bool:
@@ -302,21 +304,11 @@ class Plan:
     def whitened_shapes(self) -> list[tuple[int, int, int]]:
         """Matrices, rows and columns of each tensor of the rows' noise."""
         shapes = {
-            g.noise.index: (g.stack.rows, g.stack.columns)
+            g.whitened: (g.stack.rows, g.stack.columns)
             for g in self.groups
-            if g.noise is not None
+            if g.whitened is not None
         }
         return [(len(m), *shapes[k]) for k, m in enumerate(self.whitened)]
-
-    def temporary_bytes(self) -> int:
-        """The most that one stack or chunk needs beyond the state."""
-        work = [(len(w.stack), w.stack, w.norm) for w in self.stacks]
-        work += [(g.size, g.stack, g.norm) for g in self.groups]
-        needed = (
-            count * norm.temporary_bytes(stack.rows, stack.columns)
-            for count, stack, norm in work
-        )
-        return int(max(needed, default=0))
 
 
 def _entries(
@@ -335,19 +327,22 @@ def _entries(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """The number of matrices that are worked on at once; by default all.
+    """How much is worked on at once; by default all. At least one matrix is.
 
     Args:
         max_bytes: Memory for the temporaries of one stack.
-        update: Function of a stack, `max_bytes` and the memory of one matrix
-            to the number of matrices that are updated together.
-        gathers_whole: Whether a stack is gathered whole as fast as a part.
+        cached_bytes: Likewise of matrices that are updated, of `cached_from`
+            rows or more: what fits into the cache.
+        cached_from: Rows of a matrix.
+        gathered_bytes: The largest stack that is gathered whole as fast as a
+            part.
         devices: The devices that share out the work, or None.
     """
 
     max_bytes: float = math.inf
-    update: Callable[[Stack, float, float], int] = lambda stack, *_: len(stack)
-    gathers_whole: Callable[[Stack], bool] = lambda stack: False
+    cached_bytes: float = math.inf
+    cached_from: int = 0
+    gathered_bytes: float = 0.0
     devices: Devices | None = None
 
     def dealt_out(self, stack: Stack) -> Stack:
@@ -407,7 +402,12 @@ def _work(
     for stack in stacks:
         norm = norm_of(norms, stack)
         each = norm.temporary_bytes(stack.rows, stack.columns)
-        size = sizes.update(stack, sizes.max_bytes, each)
+        size = min(
+            _count_within(sizes.max_bytes, each, stack),
+            _count_within(sizes.cached_bytes, each, stack)
+            if stack.rows >= sizes.cached_from
+            else len(stack),
+        )
         for part in stack.cut(size, whole_variables=True):
             part = sizes.dealt_out(part)
             matrices = positions(part.mine, layout.specs)
@@ -436,9 +436,9 @@ def _whitened(
     """Positions of the matrices of each tensor in `"row_noise"`."""
     parts: dict[int, list[np.ndarray]] = {}
     for group in groups:
-        if group.noise is not None:
+        if group.whitened is not None:
             found = positions(group.stack, layout.specs)
-            parts.setdefault(group.noise.index, []).append(found)
+            parts.setdefault(group.whitened, []).append(found)
     return [np.concatenate(parts[k]) for k in sorted(parts)]
 
 
@@ -498,7 +498,7 @@ def _group_arrays(
         chunk_of[matrices] = np.arange(len(matrices)) // group.size
         sample_of[matrices] = start + group.place_in_chunk
         from_every_gradient[matrices] = (
-            group.noise is not None and group.norm.from_every_gradient
+            group.whitened is not None and group.norm.from_every_gradient
         )
         start += group.size
     return {
@@ -541,23 +541,19 @@ def make_groups(
         that a chunk would need more than `sizes.max_bytes`.
     """
     steps = noise.interval if noise.schedule == "staggered" else 1
-    pieces: list[tuple[Stack, Norm, NoiseSlice | None]] = []
+    pieces: list[tuple[Stack, Norm, int | None]] = []
     whitened = 0
     for stack in stacks:
         norm = norm_of(norms, stack)
         each = norm.temporary_bytes(stack.rows, stack.columns)
-        at_once = int(max(1, min(len(stack), sizes.max_bytes // each)))
+        at_once = _count_within(sizes.max_bytes, each, stack)
         has_lines = (
             noise.within_matrices
             and stack.role in WHITENED_ROLES
             and norm.uses_entry_noise
         )
-        start = 0
-        for part in stack.cut(steps * at_once):
-            stop = start + len(part)
-            place = NoiseSlice(index=whitened, start=start, stop=stop)
-            pieces.append((part, norm, place if has_lines else None))
-            start = stop
+        place = whitened if has_lines else None
+        pieces += [(p, norm, place) for p in stack.cut(steps * at_once)]
         whitened += has_lines
     # The most expensive first, each where the steps have the least to do.
     load = np.zeros(min(steps, sum(map(len, stacks))))
@@ -578,10 +574,19 @@ def make_groups(
             chunks=tuple(map(sizes.dealt_out, chunks)),
             offset=offset,
             pauses=len(chunks) < noise.interval,
-            gathers_whole=sizes.gathers_whole(stack),
-            noise=place,
+            gathers_whole=_bytes_of(stack) <= sizes.gathered_bytes,
+            whitened=place,
         )
     return [groups[i] for i in range(len(pieces))]
+
+
+def _count_within(room: float, each: float, stack: Stack) -> int:
+    """The number of a stack's matrices that need at most `room`, but one."""
+    return int(max(1, min(len(stack), room / each)))
+
+
+def _bytes_of(stack: Stack) -> int:
+    return 4 * len(stack) * stack.rows * stack.columns
 
 
 def _place(costs: Sequence[float], load: np.ndarray) -> tuple[int, np.ndarray]:

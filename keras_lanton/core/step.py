@@ -16,10 +16,9 @@ from keras_lanton.core.adamw import debiasing
 from keras_lanton.core.matrices import Stack
 from keras_lanton.core.measuring import entry_noise
 from keras_lanton.core.measuring import measure
-from keras_lanton.core.measuring import noise_unit
+from keras_lanton.core.measuring import noise_units
 from keras_lanton.core.plan import Plan
 from keras_lanton.core.plan import WorkStack
-from keras_lanton.core.whitening import EntryNoise
 from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.settings import NoiseAdaptiveRate
 from keras_lanton.types import State
@@ -150,7 +149,7 @@ def step_(
         if changed:
             active = backend.after(changed["noise"], active)
     rates = lmo_rates(plan, ratio, active, eta)
-    units = _noise_units(plan, settings, share, t)
+    units = noise_units(plan, settings.noise, share, t, beta_1=settings.beta_1)
     scalars = find_scalars(plan, settings, state["last_step"], active, eta, t)
 
     # Line 5: B_t.
@@ -164,7 +163,15 @@ def step_(
         M = plan.gather(
             work.stack, _with_nesterov(settings, work.stack, B, G, scalars)
         )
-        noise = _entry_noise(settings, work, new, unit)
+        noise = None
+        if unit is not None and work.noise is not None:
+            noise = entry_noise(
+                work.noise,
+                new,
+                unit,
+                beta_1=settings.beta_1,
+                nesterov=settings.nesterov,
+            )
         O = work.norm.lmo(settings.before_lmo(M), noise)
         O, changes = settings.after_lmo(
             AfterLMO(O, M, work, scalars.gradient_weight, active, new)
@@ -177,8 +184,8 @@ def step_(
             O,
             rate,
             scalars.decay_factor,
-            cautious=settings.cautious,
-            casts=_casts(settings, work.stack.indices, t),
+            settings=settings,
+            t=t,
         )
     if settings.adamw is not None and plan.by_adamw:
         new["root_velocity"] = _update_by_adamw_(
@@ -288,31 +295,6 @@ def _with_nesterov(
     return dict(zip(stack.indices, backend.lerp(*chosen), strict=True))
 
 
-def _noise_units(
-    plan: Plan, settings: StepSettings, share: Tensor | None, t: Tensor
-) -> list[Tensor] | list[None]:
-    """The unit of the rows' noise of each stack; None if it is not measured."""
-    if settings.noise is None or share is None or not plan.whitened:
-        return [None] * len(plan.stacks)
-    unit = noise_unit(plan, settings.noise, share, t, beta_1=settings.beta_1)
-    return plan.of_stacks(unit)
-
-
-def _entry_noise(
-    settings: StepSettings, work: WorkStack, state: State, unit: Tensor | None
-) -> EntryNoise | None:
-    """The noise of the entries of a stack, if it is measured."""
-    if unit is None or work.noise is None:
-        return None
-    return entry_noise(
-        work.noise,
-        state,
-        unit,
-        beta_1=settings.beta_1,
-        nesterov=settings.nesterov,
-    )
-
-
 def _casts(
     settings: StepSettings, indices: Sequence[int], t: Tensor
 ) -> list[Callable[[Tensor, Any], Tensor]] | None:
@@ -345,8 +327,8 @@ def update_stack_(
     rates: Tensor,
     decay_factor: Sequence[Any],
     *,
-    cautious: bool = False,
-    casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
+    settings: StepSettings,
+    t: Tensor,
 ) -> None:
     """X <- decay_factor X + rate O, of a stack's variables [Alg. 1, line 10].
 
@@ -358,18 +340,16 @@ def update_stack_(
         rates: Rate of each of these matrices, `(n,)`.
         decay_factor: Factor on the weights, one scalar per variable, or one
             tensor for its entries.
-        cautious: Whether entries that the update moves away from 0 do not
-            decay.
-        casts: Functions of new weights and their dtype, one per variable of
-            the stack; None rounds to the nearest.
+        settings: The settings.
+        t: Number of the step.
     """
     old = [X[i] for i in stack.indices]
     updated = backend.update_(
         old,
         plan.scatter(stack, backend.scale_(O, rates[:, None, None]), old),
         [decay_factor[i] for i in stack.indices],
-        cautious=cautious,
-        casts=casts,
+        cautious=settings.cautious,
+        casts=_casts(settings, stack.indices, t),
     )
     for i, x in zip(stack.indices, updated, strict=True):
         X[i] = x

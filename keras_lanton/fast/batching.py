@@ -11,8 +11,9 @@ from typing import Any
 
 from keras import ops
 
+from keras_lanton.backends import Devices
 from keras_lanton.backends import backend
-from keras_lanton.core.matrices import Stack
+from keras_lanton.core.plan import Sizes
 from keras_lanton.types import Tensor
 
 # Short side from which a CPU is faster with one matrix at a time.
@@ -28,56 +29,26 @@ OTHER_BYTES = 2**29
 GATHERED_WHOLE_BYTES = 2**22
 
 
-def default_temporary_bytes() -> int:
-    """Memory for the matrices that are worked on at once, on each device."""
-    return TEMPORARY_BYTES.get(backend.device(), OTHER_BYTES)
-
-
-def largest_size(max_bytes: float, each: float) -> int:
-    """Number of matrices that fit into memory at once.
+def make_sizes(max_bytes: int | None, devices: Devices | None) -> Sizes:
+    """How much this machine works on at once.
 
     Args:
-        max_bytes: The memory.
-        each: Memory that one matrix needs.
+        max_bytes: Memory for the temporaries of one stack, on each device;
+            None for the default.
+        devices: The devices that share out the work, or None.
     """
-    return max(1, int(max_bytes // each))
-
-
-def useful_size(stack: Stack, each: float) -> float:
-    """The number of matrices above which a longer stack is no faster.
-
-    Args:
-        stack: The stack.
-        each: Memory that one matrix needs.
-
-    Returns:
-        A number of at least 1; infinite where all matrices are worked on at
-        once, or where compiled code shares its buffers.
-    """
-    alone = backend.device() == "cpu" and stack.rows >= ONE_BY_ONE_FROM
-    useful = EAGER_BYTES if alone and backend.EAGER else math.inf
-    return max(1.0, useful / each)
-
-
-def stack_size(stack: Stack, max_bytes: float, each: float) -> int:
-    """Number of matrices to work on at once.
-
-    Args:
-        stack: The stack.
-        max_bytes: Memory for that on each device.
-        each: Memory that one matrix needs there.
-    """
-    return int(min(largest_size(max_bytes, each), useful_size(stack, each)))
-
-
-def is_gathered_whole(stack: Stack) -> bool:
-    """Returns whether a whole stack is gathered as fast as a chosen part of it.
-
-    Args:
-        stack: The stack.
-    """
-    size = 4 * len(stack) * stack.rows * stack.columns
-    return size <= GATHERED_WHOLE_BYTES
+    device = backend.device()
+    return Sizes(
+        max_bytes=max_bytes or TEMPORARY_BYTES.get(device, OTHER_BYTES),
+        # Compiled code shares its buffers.
+        cached_bytes=EAGER_BYTES
+        if device == "cpu" and backend.EAGER
+        else math.inf,
+        cached_from=ONE_BY_ONE_FROM,
+        # Whole stacks would be gathered on every device.
+        gathered_bytes=GATHERED_WHOLE_BYTES if devices is None else 0,
+        devices=devices,
+    )
 
 
 def one_by_one(

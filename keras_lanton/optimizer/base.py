@@ -37,7 +37,7 @@ from keras_lanton.validation import check_names
 from keras_lanton.validation import check_patterns
 
 
-class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # type: ignore[misc]
+class LayerwiseOptimizer(Deciding, Stateful):
     """A Keras optimizer whose step sees all variables at once.
 
     Subclasses write `step_`. The state that it takes and returns is a dict:
@@ -164,12 +164,7 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
     ) -> dict[str, Buffer | list[Buffer]]:
         """Fixes what `step_` works on together; called once, in `build`.
 
-        Args:
-            layout: The variables.
-            variables: The updated variables.
-
-        Returns:
-            The state that is not one tensor per variable, by name.
+        It returns the state that is not one tensor per variable, by name.
         """
         return {}
 
@@ -231,12 +226,7 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
     def observe(
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
     ) -> None:
-        """Sees every micro-batch's gradients, before accumulation.
-
-        Args:
-            gradients: Gradients from Keras; None where there is none.
-            variables: Their variables.
-        """
+        """Sees every micro-batch's gradients, before accumulation."""
 
     def apply(
         self,
@@ -321,7 +311,9 @@ class LayerwiseOptimizer(Deciding, Stateful, keras.optimizers.Optimizer):  # typ
             if backend.EAGER and self.nonfinite == "skip":
                 G = halved(self._layout, G, size)
             step = functools.partial(self.step_, G, active=active, eta=eta, t=t)
-            closes_window = self._is_update_step()
+            closes_window = backend.closes_window(
+                self.micro_steps, self.gradient_accumulation_steps
+            )
             if closes_window is None:
                 X_new, new_state = step(X, state)
             else:

@@ -14,6 +14,8 @@ from keras_lanton.core.layout import VariableLayout
 from keras_lanton.optimizer.hooks import Hooks
 from keras_lanton.optimizer.state import StateVariables
 from keras_lanton.roles import table
+from keras_lanton.roles.from_layers import read_model
+from keras_lanton.roles.sources import PathPattern
 from keras_lanton.roles.sources import SpecSources
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.roles.spec import assigned_spec
@@ -27,8 +29,6 @@ class Deciding(Hooks):
     `LayerwiseOptimizer` has the attributes.
     """
 
-    built: bool
-    variables: list[Any]
     # The variables of `build`, in their order.
     built_on: tuple[Any, ...] = ()
     _layout: VariableLayout
@@ -59,7 +59,10 @@ class Deciding(Hooks):
                 f"Received: model={shown(model)}"
             )
         backend.check_whole(model.trainable_variables, model)
-        self._sources.read_model(model, self._key_of)
+        self._sources.read.update(
+            (self._key_of(variable), spec)
+            for variable, spec in read_model(model)
+        )
         return self
 
     def assign_role(
@@ -104,7 +107,8 @@ class Deciding(Hooks):
             "output_parts": output_parts,
         }
         if isinstance(variables, str):
-            self._sources.assign_pattern(variables, role, options)
+            pattern = PathPattern(variables, role, options)
+            self._sources.patterns.append(pattern)
             return
         if not isinstance(variables, (list, tuple)):
             variables = [variables]
@@ -121,7 +125,7 @@ class Deciding(Hooks):
                     f"Received: {shown(variable)}"
                 )
             key, path = self._key_of(variable), variable_path(variable)
-            if key in made:
+            if key in made or key in self._sources.assigned:
                 raise ValueError(
                     "`assign_role` takes each variable once. "
                     f"Received: variables with {path!r} again"
@@ -129,7 +133,7 @@ class Deciding(Hooks):
             made[key] = assigned_spec(
                 path, tuple(variable.shape), role, **options
             )
-        self._sources.assign(made)
+        self._sources.assigned.update(made)
 
     @property
     def layers(self) -> tuple[VariableSpec, ...]:

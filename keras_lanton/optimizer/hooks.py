@@ -12,6 +12,7 @@ import keras
 from keras import ops
 
 from keras_lanton.backends import backend
+from keras_lanton.types import Tensor
 
 # The newest release that the tests have run with.
 NEWEST_KERAS = "3.15"
@@ -33,7 +34,7 @@ if backend.SUMS_OVER_REPLICAS:
     ]
 
 
-class Hooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
+class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
     """The joint update in the place of Keras' own, on its private methods.
 
     `LayerwiseOptimizer` sets `_backend_update_step`.
@@ -103,6 +104,21 @@ class Hooks(backend.OptimizerHooks):  # type: ignore[misc, name-defined]
             for average, old in zip(averages, before, strict=True):
                 new = ops.convert_to_tensor(average)
                 average.assign(backend.where(skipped, old, new))
+
+    def _distributed_tf_update_step(
+        self,
+        distribution: Any,
+        grads_and_vars: Sequence[tuple[Tensor, Any]],
+        learning_rate: Tensor,
+    ) -> None:
+        """On TensorFlow one call of the joint update for each replica."""
+        grads, variables = zip(*grads_and_vars, strict=True)
+        distribution.extended.update(
+            variables[0],
+            lambda _, *args: self.update_variables(*args),
+            args=(list(grads), list(variables), learning_rate),
+            group=False,
+        )
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Does nothing: `step_` decays the weights, in line 10."""

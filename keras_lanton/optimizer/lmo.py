@@ -17,20 +17,16 @@ from keras import ops
 from keras_lanton.backends import Devices
 from keras_lanton.backends import backend
 from keras_lanton.core.layout import VariableLayout
-from keras_lanton.core.matrices import Stack
 from keras_lanton.core.norms import Norm
 from keras_lanton.core.norms import Rule
 from keras_lanton.core.norms import Spectral
 from keras_lanton.core.plan import Plan
-from keras_lanton.core.plan import Sizes
 from keras_lanton.core.plan import make_plan
 from keras_lanton.core.step import AfterLMO
 from keras_lanton.core.step import Changes
 from keras_lanton.core.step import StepSettings
 from keras_lanton.core.step import step_
-from keras_lanton.fast.batching import default_temporary_bytes
-from keras_lanton.fast.batching import is_gathered_whole
-from keras_lanton.fast.batching import stack_size
+from keras_lanton.fast.batching import make_sizes
 from keras_lanton.fast.spectral import make_spectral
 from keras_lanton.optimizer.base import LayerwiseOptimizer
 from keras_lanton.optimizer.momentum import Momentum
@@ -246,14 +242,7 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
             self.rules_by_role(devices),
             noise=self.noise,
             adamw=self.auxiliary_adamw,
-            sizes=Sizes(
-                max_bytes=self.newton_schulz.max_temporary_bytes
-                or default_temporary_bytes(),
-                update=stack_size,
-                # Whole stacks would be gathered on every device.
-                gathers_whole=is_gathered_whole if devices is None else _never,
-                devices=devices,
-            ),
+            sizes=make_sizes(self.newton_schulz.max_temporary_bytes, devices),
         )
         made: dict[str, Buffer | list[Buffer]] = {
             **self._momentum.buffers(shapes)
@@ -474,10 +463,6 @@ def _buffers_of_noise(
             Buffer(group.shape, dtype) for group in plan.groups
         ]
     return made
-
-
-def _never(stack: Stack) -> bool:
-    return False
 
 
 def rms_rule(norm: Norm, rms: float) -> Rule:

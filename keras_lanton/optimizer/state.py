@@ -69,20 +69,6 @@ class StateVariables:
             for name, held in self.by_name.items()
         }
 
-    def holds(self, variable: Any, *, without: str = "") -> bool:
-        """Returns whether a variable is part of this state.
-
-        Args:
-            variable: The variable.
-            without: A name that does not count.
-        """
-        return any(
-            one is variable
-            for name, held in self.as_lists().items()
-            if name != without
-            for one in held
-        )
-
 
 _REFUSES = contextvars.ContextVar("refuses", default=False)
 
@@ -183,17 +169,22 @@ def _impossible(
 ) -> np.ndarray:
     """Mask of the entries of a saved value that no run can give."""
     bad = np.zeros(value.shape, bool)
-    lists = state.as_lists()
-    is_noise, is_scale = (
-        any(variable is one for name in names for one in lists.get(name, ()))
-        for names in (("noise", "row_noise", "col_noise"), ("momentum_scale",))
+    name = next(
+        (
+            name
+            for name, held in state.as_lists().items()
+            if any(variable is one for one in held)
+        ),
+        None,
     )
+    is_noise = name in ("noise", "row_noise", "col_noise")
+    is_scale = name == "momentum_scale"
     is_number = value.dtype.kind in "iu" and value.dtype != np.int8
     if is_number or is_noise or is_scale:
         bad |= value < 0
     if variable.name == "learning_rate" or (skips and is_noise):
         bad |= ~np.isfinite(value)
     # Within an accumulation window its sums may be NaN, to be skipped.
-    if skips and state.holds(variable, without="gradient_difference"):
+    if skips and name not in (None, "gradient_difference"):
         bad |= np.isnan(value)
     return bad

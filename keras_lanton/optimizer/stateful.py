@@ -38,11 +38,8 @@ class Stateful(Hooks):
     slot_roles: Mapping[str, tuple[str, ...]] = {}
     # The variables of `build`, in their order.
     built_on: tuple[Any, ...] = ()
-    built: bool
-    variables: list[Any]
     _layout: VariableLayout
     _state: StateVariables
-    name: str
     nonfinite: str
     micro_steps: Any
     _told_of_skips: bool

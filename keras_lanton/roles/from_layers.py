@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from keras import layers as keras_layers
+import keras
 
 from keras_lanton.roles.from_paths import apply_rules
 from keras_lanton.roles.from_paths import experts
@@ -104,43 +104,44 @@ def _read_vector(layer: Any, variable: NamedVariable) -> VariableSpec | None:
     return vector(variable)
 
 
-def _public(*names: str) -> tuple[type, ...]:
-    """The classes of these names that this Keras has."""
-    found = (getattr(keras_layers, name, None) for name in names)
-    return tuple(cls for cls in found if cls is not None)
-
-
 # Embeddings are not here: their names say all there is to know. Neither are
 # ConvLSTM cells (not public), whose recurrent kernel says it.
 _READERS: tuple[tuple[tuple[type, ...], _Reader], ...] = (
-    (_public("Dense"), _read_dense),
-    (_public("EinsumDense"), _read_einsum_dense),
+    ((keras.layers.Dense,), _read_dense),
+    ((keras.layers.EinsumDense,), _read_einsum_dense),
     (
-        _public("Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose"),
+        (
+            keras.layers.Conv1DTranspose,
+            keras.layers.Conv2DTranspose,
+            keras.layers.Conv3DTranspose,
+        ),
         _read_transposed,
     ),
     (
-        _public(
-            "DepthwiseConv1D",
-            "DepthwiseConv2D",
-            "SeparableConv1D",
-            "SeparableConv2D",
+        (
+            keras.layers.DepthwiseConv1D,
+            keras.layers.DepthwiseConv2D,
+            keras.layers.SeparableConv1D,
+            keras.layers.SeparableConv2D,
         ),
         _read_depthwise,
     ),
-    (_public("Conv1D", "Conv2D", "Conv3D"), _read_convolution),
-    (_public("SimpleRNNCell"), _read_gates(1)),
-    (_public("GRUCell"), _read_gates(3)),
-    (_public("LSTMCell"), _read_gates(4)),
     (
-        _public(
-            "BatchNormalization",
-            "GroupNormalization",
-            "LayerNormalization",
-            "RMSNormalization",
-            "PReLU",
-            "Attention",
-            "AdditiveAttention",
+        (keras.layers.Conv1D, keras.layers.Conv2D, keras.layers.Conv3D),
+        _read_convolution,
+    ),
+    ((keras.layers.SimpleRNNCell,), _read_gates(1)),
+    ((keras.layers.GRUCell,), _read_gates(3)),
+    ((keras.layers.LSTMCell,), _read_gates(4)),
+    (
+        (
+            keras.layers.BatchNormalization,
+            keras.layers.GroupNormalization,
+            keras.layers.LayerNormalization,
+            keras.layers.RMSNormalization,
+            keras.layers.PReLU,
+            keras.layers.Attention,
+            keras.layers.AdditiveAttention,
         ),
         _read_vector,
     ),
@@ -155,7 +156,7 @@ def _read(
         return read_module(layer, variable, siblings)
     if variable.rank < 2 or VECTOR.fullmatch(variable.name):
         return vector(variable)
-    if isinstance(layer, keras_layers.JaxLayer):
+    if isinstance(layer, keras.layers.JaxLayer):
         return _read_jax(variable, siblings)
     for classes, reader in _READERS:
         if isinstance(layer, classes):
@@ -168,8 +169,8 @@ def _read(
 
 def _is_torch(layer: Any) -> bool:
     """Returns whether it is a module of PyTorch, or the wrapper of one."""
-    wraps = isinstance(layer, keras_layers.TorchModuleWrapper)
-    return wraps or not isinstance(layer, keras_layers.Layer)
+    wraps = isinstance(layer, keras.layers.TorchModuleWrapper)
+    return wraps or not isinstance(layer, keras.layers.Layer)
 
 
 def _read_jax(
@@ -194,7 +195,13 @@ def _may_be_head(layer: Any) -> bool:
     name = getattr(activation, "__name__", "linear")
     plain = name in ("linear", "softmax", "log_softmax")
     return plain and isinstance(
-        layer, _public("Dense", "EinsumDense", "JaxLayer", "TFSMLayer")
+        layer,
+        (
+            keras.layers.Dense,
+            keras.layers.EinsumDense,
+            keras.layers.JaxLayer,
+            keras.layers.TFSMLayer,
+        ),
     )
 
 

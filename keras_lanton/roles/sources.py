@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_lanton.roles.from_layers import read_model
 from keras_lanton.roles.from_paths import infer_roles
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.roles.spec import assigned_spec
@@ -36,48 +35,6 @@ class SpecSources:
         self.saved, self.patterns = _read_records(records)
         self.assigned: dict[Any, VariableSpec] = {}
         self.read: dict[Any, VariableSpec] = {}
-
-    def read_model(self, model: Any, key_of: Any) -> None:
-        """Keeps the specs that the model's own layers say.
-
-        Args:
-            model: A built model.
-            key_of: Function from a variable to its key.
-        """
-        for variable, spec in read_model(model):
-            self.read[key_of(variable)] = spec
-
-    def assign(self, specs: Mapping[Any, VariableSpec]) -> None:
-        """Keeps specs that are set by hand.
-
-        Args:
-            specs: Specs by their variables' keys.
-
-        Raises:
-            ValueError: If a variable was assigned before.
-        """
-        for key, spec in specs.items():
-            if key in self.assigned:
-                raise ValueError(
-                    "`assign_role` takes each variable once. "
-                    f"Received: variables with {spec.path!r} again"
-                )
-        self.assigned.update(specs)
-
-    def assign_pattern(
-        self, pattern: str, role: str, options: Mapping[str, Any]
-    ) -> None:
-        """Keeps a role for all variables whose path a pattern matches.
-
-        Args:
-            pattern: A regular expression.
-            role: The role.
-            options: Further arguments of `assigned_spec`.
-
-        Raises:
-            ValueError: For a wrong expression or role.
-        """
-        self.patterns.append(PathPattern(pattern, role, dict(options)))
 
     def decide(
         self, keys: Sequence[Any], variables: Sequence[Variable]

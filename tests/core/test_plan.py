@@ -24,8 +24,7 @@ from keras_lanton.core.norms import Spectral
 from keras_lanton.core.plan import Sizes
 from keras_lanton.core.plan import make_groups
 from keras_lanton.core.plan import make_plan
-from keras_lanton.fast.batching import default_temporary_bytes
-from keras_lanton.fast.batching import stack_size
+from keras_lanton.fast.batching import make_sizes
 from keras_lanton.roles.spec import assigned_spec
 
 NORMS = {"hidden": Spectral(rows=()), "embedding": Sign(), "vector": RMS()}
@@ -86,7 +85,7 @@ def test_places_of_samples_rows_and_columns(kinds, interval, room):
         layout_of(specs),
         RULES,
         noise=NoiseAdaptiveRate(interval=interval),
-        sizes=Sizes(max_bytes=room, update=stack_size),
+        sizes=make_sizes(room, None),
     )
     starts = np.cumsum([0, *(group.size for group in plan.groups)])
     for k, group in enumerate(plan.groups):
@@ -96,7 +95,7 @@ def test_places_of_samples_rows_and_columns(kinds, interval, room):
             assert (plan.chunk_of[matrices] == i).all()
             places = starts[k] + np.arange(len(matrices))
             np.testing.assert_array_equal(plan.sample_of[matrices], places)
-    for one in (*plan.stacks, *plan.groups):
+    for one in plan.stacks:
         if one.stack.role == "vector":
             assert one.noise is None
             continue
@@ -169,6 +168,27 @@ LLAMA = {
 
 
 @logic
+def test_what_is_worked_on_at_once():
+    """Three copies of a matrix and five squares of its short side."""
+    each = NORMS["hidden"].temporary_bytes(64, 64)
+    assert each == 4 * 8 * 64**2
+    specs = [assigned_spec(f"{i}/k", (64, 64), "hidden") for i in range(6)]
+    for sizes, updated, whole in (
+        (Sizes(), [6], False),
+        (Sizes(max_bytes=2 * each), [2, 2, 2], False),
+        (Sizes(max_bytes=1), [1] * 6, False),  # a matrix cannot be cut
+        (Sizes(cached_bytes=3 * each), [3, 3], False),
+        (Sizes(cached_bytes=each, cached_from=65), [6], False),
+        (Sizes(gathered_bytes=4 * 6 * 64**2), [6], True),
+    ):
+        plan = make_plan(
+            layout_of(specs), RULES, noise=NoiseAdaptiveRate(), sizes=sizes
+        )
+        assert [len(one.stack) for one in plan.stacks] == updated
+        assert {group.gathers_whole for group in plan.groups} == {whole}
+
+
+@logic
 @pytest.mark.parametrize("staggered", [True, False])
 def test_a_billion_parameters_stay_within_the_cap(staggered):
     specs = [assigned_spec("tokens", (VOCABULARY, WIDTH), "embedding")]
@@ -177,16 +197,18 @@ def test_a_billion_parameters_stay_within_the_cap(staggered):
         specs.append(assigned_spec(f"{i}/norm", (WIDTH,), "vector"))
         for name, shape in LLAMA.items():
             specs.append(assigned_spec(f"{i}/{name}", shape, "hidden"))
-    count = len(specs)
     assert sum(math.prod(spec.shape) for spec in specs) > 1.09e9
     schedule = "staggered" if staggered else "interval"
     optimizer = Lanton(noise=NoiseAdaptiveRate(schedule=schedule))
-    cap = default_temporary_bytes()
+    sizes = make_sizes(None, None)
     plan = make_plan(
         layout_of(specs),
         Lanton.paper().rules_by_role(),
         noise=optimizer.noise,
-        sizes=Sizes(max_bytes=cap, update=stack_size),
+        sizes=sizes,
     )
-    assert plan.temporary_bytes() <= cap
-    assert sum(len(work.stack) for work in plan.stacks) == count
+    work = [(len(one.stack), one) for one in plan.stacks]
+    for count, one in [*work, *((group.size, group) for group in plan.groups)]:
+        each = one.norm.temporary_bytes(one.stack.rows, one.stack.columns)
+        assert count * each <= sizes.max_bytes
+    assert sum(len(one.stack) for one in plan.stacks) == len(specs)
