@@ -15,7 +15,6 @@ from keras_lanton.roles.sources import without_numbers
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.tools.plots import draw_noise
 from keras_lanton.validation import COUNT
-from keras_lanton.validation import Numbers
 from keras_lanton.validation import check_numbers
 from keras_lanton.validation import shown
 
@@ -41,8 +40,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             step, path, matrix, role, block, noise, ratio, learning_rate. If
             the file exists, the monitor keeps its rows up to the optimizer's
             step, so that a resumed run continues them.
-        print_every: Batches from one line under the progress bar to the next,
-            at least 1, or None.
 
     Raises:
         ValueError: For a wrong argument; in `fit`, for an optimizer that
@@ -63,17 +60,15 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self,
         every: int = 10,
         csv: str | os.PathLike[str] | None = None,
-        print_every: int | None = None,
     ) -> None:
         super().__init__()
-        check_numbers(NUMBERS, every=every, print_every=print_every)
+        check_numbers({"every": COUNT}, every=every)
         if csv is not None and not isinstance(csv, (str, os.PathLike)):
             raise ValueError(
                 f"`csv` must be None or a path. Received: csv={shown(csv)}"
             )
         self.every = every
         self.csv = None if csv is None else pathlib.Path(csv)
-        self.print_every = print_every
         self._batches = 0  # of all calls of `fit`
         self._last_batch = -1  # of this epoch
         self._resumed = False
@@ -180,15 +175,12 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._resume_once()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Takes a record, or prints a line, when it is time."""
+        """Takes a record when it is time."""
         before = self._batches
         self._batches += batch - self._last_batch
         self._last_batch = batch
-        prints = self._passes(before, self.print_every)
-        if prints or self._passes(before, self.every):
+        if self._batches // self.every > before // self.every:
             self._take()
-        if prints:
-            print(f"\n{self._line()}", flush=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The file has all of an epoch at its end, and `logs` a summary."""
@@ -260,10 +252,6 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             csv_files.writer(file).writerows([COLUMNS, *kept])
         whole.replace(path)
 
-    def _passes(self, before: int, every: int | None) -> bool:
-        """Returns whether the last batches passed a multiple of `every`."""
-        return every is not None and self._batches // every > before // every
-
     def _take(self) -> None:
         """Reads the last snapshot, which is there by now; takes another."""
         self._read()
@@ -287,7 +275,10 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
             for name in ("noise", "ratio")
         )
         return {
-            **_means(noise, blocks, "noise_"),
+            **{
+                f"noise_{name}": float(noise[blocks == name].mean())
+                for name in dict.fromkeys(blocks.tolist())
+            },
             "smallest_ratio": float(ratio.min()),
             "largest_ratio": float(ratio.max()),
         }
@@ -330,40 +321,8 @@ class NoiseMonitor(keras.callbacks.Callback):  # type: ignore[misc]
         shape = (len(self._steps), len(self._columns))
         return np.array(self._rows[name], "float32").reshape(shape)
 
-    def _line(self) -> str:
-        """Mean noise of each kind of block; the range of rates."""
-        noise, ratio = self.noise[-1], self.ratio[-1]
-        means = [
-            f"{name} {mean:.3g}"
-            for name, mean in _means(noise, np.array(self.blocks)).items()
-        ]
-        slowest = self.paths[int(ratio.argmin())]
-        return (
-            f"step {self._steps[-1]}: noise {', '.join(means)}; rates "
-            f"{ratio.min():.2f} to {ratio.max():.2f} of the base rate, least "
-            f"of {slowest}"
-        )
 
-
-NUMBERS: Numbers = {
-    "every": COUNT,
-    "print_every": (
-        "None or an integer of at least 1",
-        lambda x: x >= 1,
-        True,
-    ),
-}
 COLUMNS = ("step", "path", "matrix", "role", "block", *FIGURES)
-
-
-def _means(
-    noise: np.ndarray, blocks: np.ndarray, prefix: str = ""
-) -> dict[str, float]:
-    """Mean noise of each kind of block."""
-    return {
-        f"{prefix}{name}": float(noise[blocks == name].mean())
-        for name in dict.fromkeys(blocks.tolist())
-    }
 
 
 def _columns(optimizer: LMOOptimizer) -> list[tuple[str, int, VariableSpec]]:

@@ -288,14 +288,7 @@ def _as_lists(value: Any) -> Any:
 def check_part(
     name: str, value: Any, cls: type[Part], *, optional: bool
 ) -> None:
-    """ValueError unless the argument is a part of a class.
-
-    Args:
-        name: Name of the argument.
-        value: The argument.
-        cls: Class of the part.
-        optional: Whether None will do too.
-    """
+    """ValueError unless the argument is a part of a class."""
     if not isinstance(value, cls) and not (optional and value is None):
         wanted = "None or a" if optional else "a"
         raise ValueError(

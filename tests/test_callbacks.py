@@ -255,19 +255,6 @@ def test_logs_have_a_summary(tmp_path):
     assert [float(row["noise_qk"]) for row in rows] == logs["noise_qk"]
 
 
-def test_printed_line(capsys):
-    fit(make_model(), NoiseMonitor(print_every=3), verbose=1)
-    lines = [
-        line
-        for line in capsys.readouterr().out.splitlines()
-        if line.startswith("step ")
-    ]
-    assert len(lines) == 2
-    assert lines[1].startswith("step 6: noise embedding ")
-    assert ", qk " in lines[1]
-    assert "of the base rate, least of " in lines[1]
-
-
 # -- Pictures --------------------------------------------------------------
 @logic
 def test_picture(tmp_path):
@@ -290,8 +277,6 @@ def test_picture(tmp_path):
         {"every": 0},
         {"every": 1.5},
         {"every": None},
-        {"print_every": 0},
-        {"print_every": "10"},
         {"csv": 3},
     ],
     ids=str,

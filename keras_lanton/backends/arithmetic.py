@@ -134,32 +134,17 @@ class Arithmetic:
     def store_(
         self, old: Sequence[Tensor], new: Sequence[Tensor]
     ) -> list[Tensor]:
-        """New values in the dtypes of the old, which may be overwritten.
-
-        Args:
-            old: Tensors.
-            new: Tensors of their shapes.
-        """
+        """New values in the dtypes of the old, which may be overwritten."""
         return self.cast_each(new, [x.dtype for x in old])
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """The entries in another shape, in their order.
-
-        Args:
-            x: A tensor.
-            shape: Of as many entries.
-        """
+        """The entries in another shape, in their order."""
         return ops.reshape(x, shape)
 
     def scale_each_(
         self, tensors: Sequence[Tensor], factors: Sequence[Any]
     ) -> list[Tensor]:
-        """The products factor x, where `tensors` may be overwritten.
-
-        Args:
-            tensors: Tensors, float32.
-            factors: Scalars, one per tensor.
-        """
+        """The products factor x, where `tensors` may be overwritten."""
         return [factor * x for x, factor in zip(tensors, factors, strict=True)]
 
     def mean_roots_(

@@ -27,7 +27,6 @@ class JaxBackend(Backend):
     """The functions that JAX does otherwise."""
 
     def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
-        """The function of each entry of a stack, in turn."""
         return jax.lax.map(function, stack)
 
     def cond(
@@ -36,7 +35,6 @@ class JaxBackend(Backend):
         on_true: Callable[[], Any],
         on_false: Callable[[], Any],
     ) -> Any:
-        """One of two functions without arguments, by a boolean scalar."""
         # Outside a trace a compiled conditional would be compiled every step.
         if self.is_compiled(predicate):
             return jax.lax.cond(predicate, on_true, on_false)
@@ -57,7 +55,6 @@ class JaxBackend(Backend):
     def replace_if(
         self, predicate: Tensor, replace: Callable[..., Any], *old: Any
     ) -> Any:
-        """`replace(*old)`, or `old` where the predicate is false."""
         if not self.is_compiled(predicate):
             return replace(*old) if predicate else old
         if self.device() == "gpu":
@@ -71,13 +68,11 @@ class JaxBackend(Backend):
     def switch(
         self, index: Tensor, branches: Sequence[Callable[[], Any]]
     ) -> Any:
-        """One of several functions without arguments, by an integer scalar."""
         if self.is_compiled(index):
             return jax.lax.switch(index, branches)
         return branches[int(index)]()
 
     def unpack(self, *vectors: Tensor) -> list[list[Any]]:
-        """The entries of each of some vectors of one length as scalars."""
         table = jnp.stack(vectors)
         rows, count = table.shape
         if not self.is_compiled(table):
@@ -91,7 +86,6 @@ class JaxBackend(Backend):
         return [[column[k, 0] for column in columns] for k in range(rows)]
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """A tensor cut into consecutive pieces along its first axis."""
         if not self.is_compiled(stack) or len(sizes) == 1:
             return super().pieces(stack, sizes)
         starts = [0, *itertools.accumulate(sizes[:-1])]
@@ -111,7 +105,6 @@ class JaxBackend(Backend):
         return stack
 
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:
-        """The same bits as another dtype of 32 bits."""
         return jax.lax.bitcast_convert_type(x, dtype)
 
     def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -130,7 +123,6 @@ class JaxBackend(Backend):
         return jnp.concatenate(largest)[order]
 
     def largest_of_each(self, stack: Tensor) -> Tensor:
-        """See the reference."""
         return jnp.max(jnp.abs(stack.astype("float32")), axis=(-2, -1))
 
     def devices(
@@ -224,7 +216,6 @@ class JaxBackend(Backend):
             return function(count)
 
     def device(self) -> str:
-        """The default device's kind: `"cpu"`, `"gpu"` or `"tpu"`."""
         return str(jax.default_backend())
 
     def list_devices(self) -> list[str]:
@@ -232,7 +223,6 @@ class JaxBackend(Backend):
         return [f"{d.platform}:{d.id} ({d.device_kind})" for d in jax.devices()]
 
     def tensorfloat32(self) -> bool:
-        """Returns whether float32 products may be rounded to TensorFloat-32."""
         precision = jax.config.jax_default_matmul_precision
         return precision not in ("highest", "float32")
 

@@ -147,10 +147,6 @@ class Backend(Arithmetic, abc.ABC):
     ) -> Devices | None:
         """None: work is not shared out between devices.
 
-        Args:
-            variables: Keras variables.
-            wanted: Whether to share out work.
-
         Raises:
             ValueError: If it is asked for.
         """
@@ -280,20 +276,13 @@ class Backend(Arithmetic, abc.ABC):
     def to_host(self, *tensors: Tensor) -> list[Tensor]:
         """Copies small tensors to the host: reading them there waits for none.
 
-        Args:
-            *tensors: Of 32-bit dtypes.
-
         Returns:
             Tensors of their shapes and dtypes.
         """
         return list(tensors)
 
     def on_device(self, x: Tensor) -> Tensor:
-        """Copies a small tensor of `to_host` to the device, without waiting.
-
-        Args:
-            x: A tensor.
-        """
+        """Copies a small tensor of `to_host` to the device, without waiting."""
         return ops.convert_to_tensor(x)
 
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
@@ -305,9 +294,6 @@ class Backend(Arithmetic, abc.ABC):
 
         Keras chooses a dtype of its own: where `keras.config.floatx()` is
         `"bfloat16"`, JAX would have floats for integers and masks.
-
-        Args:
-            array: A NumPy array.
         """
         array = np.asarray(array)
         dtype = array.dtype.name.replace("64", "32")
@@ -363,11 +349,7 @@ class Backend(Arithmetic, abc.ABC):
         return self.where(never, ops.zeros_like(value), value)
 
     def as_tensors(self, values: Sequence[Any]) -> list[Tensor]:
-        """Tensors of variables, tensors or arrays.
-
-        Args:
-            values: In any mixture.
-        """
+        """Tensors of variables, tensors or arrays."""
         return [ops.convert_to_tensor(value) for value in values]
 
 
@@ -376,9 +358,5 @@ def reduces(count: int, devices: int) -> bool:
 
     An all-gather moves one result for every device, also for those that have
     none; an all-reduce moves each result twice.
-
-    Args:
-        count: Number of results.
-        devices: Number of devices.
     """
     return -(-count // devices) * devices > 2 * count

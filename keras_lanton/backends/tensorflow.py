@@ -17,7 +17,6 @@ class TensorFlowBackend(Backend):
     SUMS_OVER_REPLICAS = True
 
     def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
-        """The function of each entry of a stack, in turn."""
         return tf.map_fn(
             function,
             stack,
@@ -31,19 +30,16 @@ class TensorFlowBackend(Backend):
         on_true: Callable[[], Any],
         on_false: Callable[[], Any],
     ) -> Any:
-        """One of two functions without arguments, by a boolean scalar."""
         return tf.cond(predicate, on_true, on_false)
 
     def replace_if(
         self, predicate: Tensor, replace: Callable[..., Any], *old: Any
     ) -> Any:
-        """`replace(*old)`, or `old` where the predicate is false."""
         return tf.cond(predicate, lambda: replace(*old), lambda: old)
 
     def switch(
         self, index: Tensor, branches: Sequence[Callable[[], Any]]
     ) -> Any:
-        """One of several functions without arguments, by an integer scalar."""
         return tf.switch_case(index, branches)
 
     def dense(self, gradient: Tensor | None) -> Tensor | None:
@@ -57,7 +53,6 @@ class TensorFlowBackend(Backend):
         return gradient
 
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:
-        """The same bits as another dtype of 32 bits."""
         return tf.bitcast(x, dtype)
 
     def device(self) -> str:
@@ -69,7 +64,6 @@ class TensorFlowBackend(Backend):
         return [d.name for d in tf.config.list_logical_devices()]
 
     def tensorfloat32(self) -> bool:
-        """Returns whether float32 products may be rounded to TensorFloat-32."""
         enabled: bool = (
             tf.config.experimental.tensor_float_32_execution_enabled()
         )

@@ -51,7 +51,6 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
         on_true: Callable[[], Any],
         on_false: Callable[[], Any],
     ) -> Any:
-        """One of two functions without arguments, by a boolean scalar."""
         # `keras.ops.cond` names an op at each call, which torch.compile takes
         # for new code each time.
         return on_true() if bool(predicate) else on_false()
@@ -81,7 +80,6 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     def replace_if(
         self, predicate: Tensor, replace: Callable[..., Any], *old: Any
     ) -> Any:
-        """`replace(*old)`, or `old` where the predicate is false."""
         return replace(*old) if bool(predicate) else old
 
     def devices(
@@ -143,11 +141,9 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     def switch(
         self, index: Tensor, branches: Sequence[Callable[[], Any]]
     ) -> Any:
-        """One of several functions without arguments, by an integer scalar."""
         return branches[int(index)]()
 
     def dense(self, gradient: Tensor | None) -> Tensor | None:
-        """The sparse gradient of a lookup as a dense tensor."""
         if isinstance(gradient, torch.Tensor) and gradient.is_sparse:
             return gradient.to_dense()
         return gradient
@@ -165,7 +161,6 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
         ]
 
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
-        """See the reference."""
         if self.device() == "cpu":
             return contextlib.nullcontext()
         context: contextlib.AbstractContextManager[Any] = keras.device("cpu")
@@ -223,7 +218,6 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
         ]
 
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:
-        """The same bits as another dtype of 32 bits."""
         return x.contiguous().view(getattr(torch, dtype))
 
     def device(self) -> str:
@@ -242,7 +236,6 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
         return _half_is_faster()
 
     def tensorfloat32(self) -> bool:
-        """Returns whether float32 products may be rounded to TensorFloat-32."""
         return bool(torch.get_float32_matmul_precision() != "highest")
 
     @contextlib.contextmanager

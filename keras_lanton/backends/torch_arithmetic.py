@@ -38,27 +38,22 @@ class TorchArithmetic(Arithmetic):
         return torch.where(condition, x, y)
 
     def maximum(self, x: Tensor, y: Any) -> Tensor:
-        """See the reference."""
         if isinstance(y, torch.Tensor):
             return torch.maximum(x, y)
         return torch.clamp(x, min=y)
 
     def minimum(self, x: Tensor, y: Any) -> Tensor:
-        """See the reference."""
         if isinstance(y, torch.Tensor):
             return torch.minimum(x, y)
         return torch.clamp(x, max=y)
 
     def clip(self, x: Tensor, x_min: float, x_max: float) -> Tensor:
-        """See the reference."""
         return torch.clamp(x, x_min, x_max)
 
     def power(self, x: float, y: Tensor) -> Tensor:
-        """See the reference."""
         return torch.pow(x, y)
 
     def take(self, x: Tensor, indices: Tensor) -> Tensor:
-        """See the reference."""
         return x[indices]
 
     def add_products(
@@ -183,7 +178,6 @@ class TorchArithmetic(Arithmetic):
         return _times(X, factor, dtype)
 
     def pieces(self, stack: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """A tensor cut into consecutive pieces along its first axis."""
         return list(torch.split(stack, list(sizes)))
 
     def lerp(
@@ -385,7 +379,6 @@ class TorchArithmetic(Arithmetic):
         return torch.stack(self.cast_each(found, ["float32"] * len(found)))
 
     def largest_of_each(self, stack: Tensor) -> Tensor:
-        """See the reference."""
         largest = torch.linalg.vector_norm(stack, float("inf"), dim=(-2, -1))
         return largest.float()
 

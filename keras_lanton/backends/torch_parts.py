@@ -161,11 +161,9 @@ class TorchParts:
         ]
 
     def holds_parts(self, layouts: Sequence[Layout | None]) -> bool:
-        """See the reference."""
         return any(layout is not None for layout in layouts)
 
     def gathered(self, tensors: Any, layouts: Sequence[Layout | None]) -> Any:
-        """See the reference."""
         if not self.holds_parts(layouts):
             return tensors
         return Gathered(tensors, layouts)
@@ -239,7 +237,6 @@ class TorchParts:
     def part_of_numbers(
         self, numbers: np.ndarray, layout: Layout | None
     ) -> np.ndarray:
-        """See the reference."""
         if layout is None or numbers.size == 1:
             return numbers
         whole = np.ascontiguousarray(np.broadcast_to(numbers, layout.shape))
@@ -268,7 +265,6 @@ class TorchParts:
     def largest_by_number(
         self, part: Tensor, numbers: np.ndarray, count: int
     ) -> Tensor:
-        """See the reference."""
         found = part.new_zeros(count, dtype=torch.float32)
         if not part.numel():
             return found

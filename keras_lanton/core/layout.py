@@ -101,19 +101,11 @@ class VariableLayout:
         return len(self.specs) > len(self.updated)
 
     def with_roles(self, roles: Sequence[str] | None) -> list[int]:
-        """Positions of the variables of some roles; None is all.
-
-        Args:
-            roles: The roles.
-        """
+        """Positions of the variables of some roles; None is all."""
         return _with_roles(self.specs, roles)
 
     def whole_with_roles(self, roles: Sequence[str] | None) -> list[int]:
-        """The same among the updated variables, not cut.
-
-        Args:
-            roles: The roles.
-        """
+        """The same among the updated variables, not cut."""
         return _with_roles(self.updated_specs, roles)
 
     def split(

@@ -202,12 +202,7 @@ class Stack:
         ]
 
     def dealt_out(self, count: int, process: int) -> "Stack":
-        """The same stack, its parts dealt out evenly to processes.
-
-        Args:
-            count: Number of processes.
-            process: The number of this one.
-        """
+        """The same stack, its parts dealt out evenly to processes."""
         starts = np.cumsum([0, *map(len, self.parts)])[:-1]
         owners = tuple((starts * count // len(self)).tolist())
         return dataclasses.replace(self, owners=owners, process=process)
@@ -330,10 +325,6 @@ def equal_stacks(
 
 def positions(stack: Stack, specs: Sequence[VariableSpec]) -> np.ndarray:
     """Positions of a stack's matrices among those of all variables.
-
-    Args:
-        stack: The stack.
-        specs: The variables at hand.
 
     Returns:
         `(n,)` int32.

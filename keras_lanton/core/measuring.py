@@ -3,6 +3,13 @@
 In every `interval` steps each matrix is measured once. Staggered, a chunk of
 each group on every step: then no step is longer than another, and of the
 previous gradient only the chunk is kept that the next step measures.
+
+All functions here name alike what they take: `settings` are those of the
+noise; `G` and `B_last`, G_t and B_{t-1}, have one tensor per variable; `state`
+is that before this step, whose number is `t`, an int32 scalar; `active` tells
+which matrices have a gradient, `(matrices,)` bool on the host, `measured`
+likewise which are measured now; `due` is from `due_chunks`, `share` from
+`share_of_measurements`.
 """
 
 import functools
@@ -44,15 +51,6 @@ def measure(
 ) -> tuple[Tensor, Tensor, State]:
     """Rates over eta_t, and the new state [Alg. 1, lines 7 to 9].
 
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        G: Gradients, one per variable.
-        B_last: B_{t-1}, likewise.
-        state: The state before this step.
-        active: Which matrices have a gradient, `(matrices,)` bool.
-        t: Number of this step.
-
     Returns:
         Ratios and `share_of_measurements`, `(matrices,)` float32 each, and the
         changed entries of the state: `"noise"`, `"measurements"`,
@@ -86,11 +84,6 @@ def measure(
 def due_chunks(plan: Plan, settings: NoiseAdaptiveRate, t: Tensor) -> Tensor:
     """The chunk of each group that is measured on step t.
 
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        t: Number of the step.
-
     Returns:
         `(groups,)` int32; the number of chunks where a group pauses.
     """
@@ -110,16 +103,7 @@ def measured_matrices(
 ) -> Tensor:
     """The matrices that are due and have both gradients of D_t.
 
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        due: From `due_chunks`.
-        last_step: Last step with a gradient, `(matrices,)` int32.
-        active: Which matrices have a gradient, `(matrices,)` bool.
-        t: Number of this step.
-
-    Returns:
-        `(matrices,)` bool.
+    `last_step` is the last step with a gradient, `(matrices,)` int32.
     """
     comparable = active
     if settings.alpha_unit == "signal" or settings.reference == "momentum":
@@ -142,14 +126,6 @@ def take_samples(
     due: Tensor,
 ) -> list[tuple[Tensor, ...]]:
     """The measures of the noise samples D_t of each group's due chunk.
-
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        G: Gradients, one per variable.
-        B_last: B_{t-1}, likewise.
-        state: The state before this step.
-        due: From `due_chunks`.
 
     Returns:
         For each group ||D_t||_* over `dual_scale`, in units of the signal also
@@ -219,12 +195,8 @@ def dual_norms(
 ) -> Tensor:
     """||D_t||_* of all groups' chunks, or ||D_t||_* / ||B_{t-1}||_*.
 
-    Args:
-        settings: Of the noise.
-        samples: From `take_samples`.
-
-    Returns:
-        `(samples,)` float32; over the norm's `dual_scale` if it is no quotient.
+    They are of `take_samples`, `(samples,)` float32; over the norm's
+    `dual_scale` if they are no quotients.
     """
     d = ops.concatenate([sample[0] for sample in samples])
     d = backend.minimum(d, LARGEST)
@@ -242,16 +214,7 @@ def _accumulate(
     d: Tensor,
     measured: Tensor,
 ) -> State:
-    """The noise after this step [Alg. 1, line 7].
-
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        state: The state before this step.
-        d: Dual norms of all groups' samples, one after the other.
-        measured: Which matrices were measured, `(matrices,)` bool, on the
-            host.
-    """
+    """The noise after this step, of `dual_norms` [Alg. 1, line 7]."""
     d = backend.take(d, backend.constant(plan.sample_of))
     if settings.alpha_unit != "signal":  # a quotient, where it cancels
         d = backend.constant(plan.dual_scale) * d
@@ -271,16 +234,7 @@ def _accumulate_lines(
     measured: Tensor,
     active: Tensor,
 ) -> State:
-    """The noise of rows and columns after this step: line 7 of each.
-
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        state: The state before this step.
-        lines: From `_lines`.
-        measured: As `_accumulate`.
-        active: As `measure`.
-    """
+    """The noise of rows and columns after this step: line 7 of each."""
     every = plan.from_every_gradient
     with backend.on_host():
         seen = backend.where(backend.constant(every), active, measured)
@@ -347,14 +301,6 @@ def store_gradients(
     t: Tensor,
 ) -> list[Tensor]:
     """The gradients that the next step compares with.
-
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        G: Gradients, one per variable.
-        state: `"previous_gradient"`, one chunk per group.
-        active: Which matrices have a gradient, `(matrices,)` bool.
-        t: Number of this step.
 
     Returns:
         One chunk per group; without any gradient the stored one.
@@ -438,13 +384,6 @@ def noise_units(
     beta_1: float,
 ) -> list[Tensor] | list[None]:
     """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
-
-    Args:
-        plan: The plan.
-        settings: Of the noise.
-        share: `share_of_measurements` of each matrix, `(matrices,)`.
-        t: Number of the step.
-        beta_1: Decay of the momentum.
 
     Returns:
         Of the matrices of each stack, `(n,)` float32, above 0; None where no

@@ -220,10 +220,6 @@ class Spectral(Norm):
         """The polar factor of matrices of a shape, as a function of them.
 
         Its `unit` is a function of them and a dtype: what gives them norm 1.
-
-        Args:
-            rows: Rows of each matrix.
-            columns: Columns of each.
         """
         return functools.partial(newton_schulz, rows=self.rows)
 

@@ -131,12 +131,7 @@ class MeasurementGroup:
         return np.arange(len(self.stack), dtype="int32") % np.int32(self.size)
 
     def gather(self, i: int, tensors: Tensors) -> Tensor:
-        """Chunk i of the variables' tensors, zero-padded to `shape`.
-
-        Args:
-            i: Number of the chunk.
-            tensors: One per variable.
-        """
+        """Chunk i of the variables' tensors, zero-padded to `shape`."""
         return self.padded(i, self.chunks[i].gather(tensors))
 
     def padded(self, i: int, entries: Tensor) -> Tensor:
@@ -149,11 +144,7 @@ class MeasurementGroup:
         return _zero_padded(entries, self.size - len(self.chunks[i]))
 
     def gather_all(self, tensors: Tensors) -> Tensor:
-        """All chunks of the variables' tensors, `(chunks, *shape)`.
-
-        Args:
-            tensors: One per variable.
-        """
+        """All chunks of the variables' tensors, `(chunks, *shape)`."""
         whole = self.stack.gather(tensors)
         count = len(self.chunks)
         whole = _zero_padded(whole, count * self.size - len(self.stack))
@@ -346,11 +337,7 @@ class Sizes:
     devices: Devices | None = None
 
     def dealt_out(self, stack: Stack) -> Stack:
-        """The stack, where each process works on variables of its own.
-
-        Args:
-            stack: A stack.
-        """
+        """The stack, where each process works on variables of its own."""
         devices = self.devices
         if devices is None or devices.number is None:
             return stack

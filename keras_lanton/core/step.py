@@ -199,11 +199,7 @@ def lmo_rates(
 ) -> list[Tensor]:
     """-eta_t^l s of each stack's matrices, 0 without a gradient, `(n,)` each.
 
-    Args:
-        plan: The plan.
-        ratio: sqrt(a_t^l / a_t^m), `(matrices,)`, or 1.
-        active: As `step_`.
-        eta: As `step_`.
+    Args as `step_`; `ratio` is sqrt(a_t^l / a_t^m), `(matrices,)`, or 1.
     """
     with backend.on_host():
         mask = ops.cast(active, "float32")
@@ -222,13 +218,8 @@ def find_scalars(
 ) -> Scalars:
     """The scalars of each variable, for lines 5 and 10 and for AdamW.
 
-    Args:
-        plan: The plan.
-        settings: The settings.
-        last_step: Last step with a gradient, `(matrices,)` int32.
-        active: As `step_`.
-        eta: As `step_`.
-        t: As `step_`.
+    Args as `step_`; `last_step` is the last step with a gradient,
+    `(matrices,)` int32.
     """
     with backend.on_host():
         mask = ops.cast(active, "float32")
@@ -255,12 +246,8 @@ def momentum_weights(
     gradient, and 1 at a variable's first gradient if that starts the momentum.
     AdamW has its own b1, and its momentum starts at zero.
 
-    Args:
-        plan: The plan.
-        settings: The settings.
-        last_step: Last step with a gradient, `(matrices,)` int32.
-        mask: 1 where there is a gradient, else 0, `(matrices,)` float32.
-        t: Number of the step.
+    Args as `find_scalars`; `mask` is 1 where there is a gradient, else 0,
+    `(matrices,)` float32.
 
     Returns:
         `(matrices,)` float32.

@@ -48,10 +48,6 @@ def working_dtype(dtype: str, side: int) -> str:
 def products(side: int, dtype: str = "float32") -> Products:
     """The fastest way to multiply matrices of a size.
 
-    Args:
-        side: Their short side.
-        dtype: Theirs.
-
     Returns:
         `BlockProducts` for large matrices on a CPU, `Products` elsewhere; for
         large ones with the GPU's kernel if that is turned on.

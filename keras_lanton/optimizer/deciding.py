@@ -304,10 +304,5 @@ class Deciding(Hooks):
 def matching(
     patterns: Sequence[str], specs: Sequence[VariableSpec]
 ) -> list[list[str]]:
-    """The patterns that match each variable's path.
-
-    Args:
-        patterns: Regular expressions.
-        specs: The variables.
-    """
+    """The patterns that match each variable's path."""
     return [[p for p in patterns if re.search(p, x.path)] for x in specs]

@@ -16,12 +16,7 @@ HUGE = float(np.finfo("float32").max) / 2
 
 
 def largest_of_matrices(layout: VariableLayout, G: Sequence[Tensor]) -> Tensor:
-    """The largest magnitude in each matrix, `(matrices,)` float32.
-
-    Args:
-        layout: The variables.
-        G: Gradients, one per variable.
-    """
+    """The largest magnitude in each matrix, `(matrices,)` float32."""
     stacks = []
     for i in layout.stacks:
         if backend.holds_parts(layout.placements[i : i + 1]):

@@ -46,28 +46,16 @@ class Hooks(keras.optimizers.Optimizer):  # type: ignore[misc]
         return float(self.weight_decay or 0.0)
 
     def _key_of(self, variable: Any) -> Any:
-        """The key that identifies a variable.
-
-        Args:
-            variable: Of Keras, or the backend's.
-        """
+        """The key that identifies a variable."""
         return self._var_key(variable)
 
     def _position_of(self, variable: Any) -> int:
-        """The number of a variable among those of `build`.
-
-        Args:
-            variable: Of Keras, or the backend's.
-        """
+        """The number of a variable among those of `build`."""
         position: int = self._get_variable_index(variable)
         return position
 
     def _check_known(self, variables: Sequence[Any]) -> None:
-        """ValueError for a variable that `build` did not have.
-
-        Args:
-            variables: Variables of Keras.
-        """
+        """ValueError for a variable that `build` did not have."""
         self._check_variables_are_known(variables)
 
     def may_decay(self, variable: Any) -> bool:

@@ -466,20 +466,12 @@ def _buffers_of_noise(
 
 
 def rms_rule(norm: Norm, rms: float) -> Rule:
-    """The rule whose hidden updates have this RMS at rate 1.
-
-    Args:
-        norm: A spectral norm.
-        rms: The RMS.
-    """
+    """The rule whose hidden updates have this RMS at rate 1."""
     return Rule(norm, lambda spec: rms * rms_matched(spec))
 
 
 def rms_matched(spec: VariableSpec) -> float:
     """The factor that gives U V^T an RMS of 1, about that of AdamW's updates.
-
-    Args:
-        spec: A hidden variable.
 
     References:
         Liu et al. 2025, Muon is Scalable for LLM Training.

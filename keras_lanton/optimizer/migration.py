@@ -189,10 +189,6 @@ def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
 def rate_of(config: Mapping[str, Any], factor: float = 1.0) -> Any:
     """The learning rate of a config, a float or a schedule, times a factor.
 
-    Args:
-        config: Config of a Keras optimizer.
-        factor: Above 0.
-
     Raises:
         ValueError: For a learning rate that is neither.
     """

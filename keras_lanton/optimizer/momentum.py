@@ -26,9 +26,6 @@ def block_length(view: MatrixView) -> int | None:
     """Entries along the last axis that share a scale; None for no int8.
 
     They are of one matrix.
-
-    Args:
-        view: Of the variable.
     """
     if math.prod(view.shape) < FEWEST:
         return None
@@ -60,11 +57,7 @@ class Momentum:
         return [i for i, length in enumerate(self.blocks) if length]
 
     def buffers(self, shapes: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """Shapes and dtypes of the scales, by name.
-
-        Args:
-            shapes: Of the variables.
-        """
+        """Shapes and dtypes of the scales, by name."""
         if not self.scales:
             return {}
         made = []

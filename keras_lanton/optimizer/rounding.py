@@ -20,11 +20,7 @@ MIX = ((16, 0x7FEB352D), (15, 0x846CA68B))  # shifts and factors
 
 
 def signed(number: int) -> int:
-    """A number modulo 2^32 as int32 has it.
-
-    Args:
-        number: Any integer.
-    """
+    """A number modulo 2^32 as int32 has it."""
     return (number + 2**31) % 2**32 - 2**31
 
 

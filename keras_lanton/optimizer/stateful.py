@@ -141,11 +141,7 @@ class Stateful(Hooks):
         super().load_own_variables(store)
 
     def _leave_out(self, reason: str) -> None:
-        """Warns that a saved state is left out; ValueError in `all_or_nothing`.
-
-        Args:
-            reason: Why it cannot be loaded.
-        """
+        """Warns of a state that is left out; ValueError in `all_or_nothing`."""
         left_out = (
             f"The saved state of the optimizer {self.name!r} was not loaded: "
             f"{reason}"

@@ -56,12 +56,7 @@ _FUSED_QKV = pattern(rf"(to_|w)?(query_key_value|qkv){_PROJECTION}")
 def by_rank_or_name(
     variable: NamedVariable, siblings: Siblings
 ) -> VariableSpec | None:
-    """Vectors and tables, by their own names.
-
-    Args:
-        variable: The variable.
-        siblings: All variables.
-    """
+    """Vectors and tables, by their own names."""
     if variable.rank < 2 or VECTOR.fullmatch(variable.name):
         return vector(variable)
     if variable.name == "weight" and NORM.fullmatch(variable.owner):
@@ -132,12 +127,7 @@ def _by_expert(
 
 
 def experts(variable: NamedVariable, siblings: Siblings) -> VariableSpec:
-    """The spec of a mixture-of-experts kernel (experts, in, out).
-
-    Args:
-        variable: The kernel.
-        siblings: All variables.
-    """
+    """The spec of a mixture-of-experts kernel (experts, in, out)."""
     # Qwen's gate holds gate and up as two halves: its width is twice what the
     # output kernel takes in. GPT-OSS interleaves the two (`gate_up_proj`), so
     # no contiguous block is a matrix of its own and it stays one.

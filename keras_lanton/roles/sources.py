@@ -41,10 +41,6 @@ class SpecSources:
     ) -> tuple[VariableSpec, ...]:
         """One spec per variable: by hand, else read, else saved, else inferred.
 
-        Args:
-            keys: Keys of the variables.
-            variables: The variables.
-
         Raises:
             ValueError: If roles were assigned to other variables than these.
         """
@@ -263,9 +259,5 @@ def _one_ends_in_the_other(one: str, two: str) -> bool:
 
 
 def without_numbers(path: str) -> str:
-    """The path without the numbers that Keras gives to equal names.
-
-    Args:
-        path: Of a variable.
-    """
+    """The path without the numbers that Keras gives to equal names."""
     return re.sub(r"_\d+(?=/|$)", "", path)

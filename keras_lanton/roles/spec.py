@@ -119,9 +119,6 @@ def variable_path(variable: Variable) -> str:
 def in_words(spec: VariableSpec) -> str:
     """Describes the matrices that a variable is taken as.
 
-    Args:
-        spec: The spec.
-
     Returns:
         Such as `"2 hidden matrices (3 x 4), output axis 2"`.
     """
@@ -173,12 +170,7 @@ def make_spec(
 
 
 def vector_spec(path: str, shape: tuple[int, ...]) -> VariableSpec:
-    """A vector: all axes are output axes.
-
-    Args:
-        path: The variable's path.
-        shape: The variable's shape.
-    """
+    """A vector: all axes are output axes."""
     return make_spec(path, shape, "vector", outputs=tuple(range(len(shape))))
 
 
@@ -292,11 +284,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def check_role(role: str) -> None:
-    """ValueError for a role that does not exist.
-
-    Args:
-        role: To be checked.
-    """
+    """ValueError for a role that does not exist."""
     if role not in ROLES:
         raise ValueError(f"`role` must be one of {ROLES}. Received: {role=}")
 
@@ -347,9 +335,6 @@ def _checked_axes(
 def spec_to_config(spec: VariableSpec) -> dict[str, Any]:
     """The spec as a dictionary that JSON can hold.
 
-    Args:
-        spec: The spec.
-
     Returns:
         Path, role and the view's fields, tuples as lists; `guessed` and where
         the tensor is cut, if it is so.
@@ -372,9 +357,6 @@ def spec_to_config(spec: VariableSpec) -> dict[str, Any]:
 
 def spec_from_config(config: Mapping[str, Any]) -> VariableSpec:
     """The spec that `spec_to_config` wrote.
-
-    Args:
-        config: One entry per field.
 
     Raises:
         ValueError: If the role is unknown or the axes do not fit the shape.

@@ -22,9 +22,6 @@ Wrapped = dict[int, tuple[str, list[Any]]]
 def find_wrapped(layers: Sequence[Any]) -> Wrapped:
     """Paths and holders of the variables inside wrappers.
 
-    Args:
-        layers: All layers of a model.
-
     Returns:
         By the variable's `id` its path, and what holds it: modules of PyTorch,
         an embedding before others, or else the wrapper.

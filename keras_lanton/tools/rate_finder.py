@@ -159,10 +159,6 @@ def find_learning_rate(
 def lowest_point(rates: Sequence[float], losses: Sequence[float]) -> float:
     """The lowest point of a parabola through the best three, over log(rate).
 
-    Args:
-        rates: Rising.
-        losses: Of each rate.
-
     Returns:
         The best rate itself, where it has no two finite neighbors.
     """
@@ -251,9 +247,6 @@ class _Runs:
 
     def __call__(self, rate: float) -> float:
         """The mean loss of the last steps; infinite if the run diverges.
-
-        Args:
-            rate: The peak rate.
 
         Raises:
             ValueError: If no gradient is finite.
