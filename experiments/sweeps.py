@@ -257,7 +257,7 @@ LARGE_BATCHES = (
     large_batches("`beta_1` 0.95", 0.95),
     large_batches("`beta_1` 0.8", 0.8),
     large_batches(
-        "`beta_1` 0.95, 8,192 tokens of vocabulary",
+        "`beta_1` 0.95, a vocabulary of 8,192",
         0.95,
         vocabulary=8192,
         steps=300,

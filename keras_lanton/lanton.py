@@ -247,9 +247,9 @@ class Lanton(LMOOptimizer):
     ) -> "Lanton":
         """Lanton for training a pretrained model on other data.
 
-        AdamW updates embeddings and heads, besides gains and biases. Nothing
-        decays, because decay pulls to zero and not to the pretrained weights.
-        `beta_1` is 0.9.
+        AdamW updates embeddings and heads of language models, besides gains
+        and biases. Nothing decays, because decay pulls to zero and not to the
+        pretrained weights. `beta_1` is 0.9.
 
         Args:
             learning_rate: As in the constructor; lower rates forget less.

@@ -4,12 +4,14 @@ In every `interval` steps each matrix is measured once. Staggered, a chunk of
 each group on every step: then no step is longer than another, and of the
 previous gradient only the chunk is kept that the next step measures.
 
-All functions here name alike what they take: `settings` are those of the
-noise; `G` and `B_last`, G_t and B_{t-1}, have one tensor per variable; `state`
-is that before this step, whose number is `t`, an int32 scalar; `active` tells
-which matrices have a gradient, `(matrices,)` bool on the host, `measured`
-likewise which are measured now; `due` is from `due_chunks`, `share` from
-`share_of_measurements`.
+All functions here name alike what they take:
+
+- `settings` are those of the noise, and `state` is that before this step;
+- `G` and `B_last` are G_t and B_{t-1}, one tensor per variable;
+- `active` tells which matrices have a gradient, `measured` which are measured
+  now: `(matrices,)` bool on the host;
+- `due` is from `due_chunks`, `share` from `share_of_measurements`;
+- `t` is the number of this step, an int32 scalar.
 """
 
 import functools
@@ -386,8 +388,8 @@ def noise_units(
     """The value of `"row_noise"` and `"col_noise"` at gradient noise of 1.
 
     Returns:
-        Of the matrices of each stack, `(n,)` float32, above 0; None where no
-        rows are measured.
+        One tensor per stack, `(n,)` float32, above 0; None where no rows are
+        measured.
     """
     if settings is None or share is None or not plan.whitened:
         return [None] * len(plan.stacks)

@@ -199,7 +199,7 @@ def lmo_rates(
 ) -> list[Tensor]:
     """-eta_t^l s of each stack's matrices, 0 without a gradient, `(n,)` each.
 
-    Args as `step_`; `ratio` is sqrt(a_t^l / a_t^m), `(matrices,)`, or 1.
+    `ratio` is sqrt(a_t^l / a_t^m), `(matrices,)`, or 1; the rest as `step_`.
     """
     with backend.on_host():
         mask = ops.cast(active, "float32")
@@ -218,8 +218,8 @@ def find_scalars(
 ) -> Scalars:
     """The scalars of each variable, for lines 5 and 10 and for AdamW.
 
-    Args as `step_`; `last_step` is the last step with a gradient,
-    `(matrices,)` int32.
+    `last_step` is the last step with a gradient, `(matrices,)` int32; the rest
+    as `step_`.
     """
     with backend.on_host():
         mask = ops.cast(active, "float32")
@@ -246,8 +246,8 @@ def momentum_weights(
     gradient, and 1 at a variable's first gradient if that starts the momentum.
     AdamW has its own b1, and its momentum starts at zero.
 
-    Args as `find_scalars`; `mask` is 1 where there is a gradient, else 0,
-    `(matrices,)` float32.
+    `mask` is 1 where there is a gradient, else 0, `(matrices,)` float32; the
+    rest as `find_scalars`.
 
     Returns:
         `(matrices,)` float32.
