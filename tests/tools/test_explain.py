@@ -119,7 +119,7 @@ WARM_UP = keras.optimizers.schedules.CosineDecay(
         (3e-4, None, "would suit AdamW"),
         (0.5, None, "is high"),
         (5e-3, 1e-3, "`Lanton.for_fine_tuning`"),
-        (5e-3, keras.optimizers.AdamW(4e-3), "AdamW's learning rate was 0.004"),
+        (5e-3, keras.optimizers.AdamW(8e-3), "AdamW's learning rate was 0.008"),
         (3e-2, 1e-4, "AdamW's learning rate was 0.0001"),
         # Of a schedule what it rises to, not the 0 that it starts with.
         (5e-3, keras.optimizers.AdamW(WARM_UP), "for_fine_tuning"),
