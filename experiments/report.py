@@ -62,7 +62,7 @@ TABLES = {
     "momentum": sweeps.MOMENTUM,
     "cnn": (sweeps.CNN,),
     "fine_tuning": tasks.FINE_TUNING,
-    "adamw": (tasks.ADAMW, sweeps.FROM_ADAMW),
+    "adamw": (tasks.ADAMW, *sweeps.FROM_ADAMW),
     "memory": (sweeps.MEMORY,),
     "newton_schulz": (sweeps.NEWTON_SCHULZ, sweeps.LONGER_NEWTON_SCHULZ),
 }

@@ -422,32 +422,51 @@ LONGER_NEWTON_SCHULZ = Grid(
         for name in ("cubic", "polar_express")
     ),
 )
-# `Lanton.from_adamw` of an AdamW at its best rate.
-FROM_ADAMW = Grid(
-    caption="GPT-2, S, 1,024 tokens",
-    rows=(
-        ("AdamW", run_for("adamw", 4e-3)),
-        (
-            "`Lanton.from_adamw(adamw)`",
-            run_for(
-                "lanton",
-                2e-2,
-                {
-                    "auxiliary_adamw.beta_1": 0.9,
-                    "auxiliary_adamw.beta_2": 0.95,
-                    "auxiliary_adamw.epsilon": 1e-7,
-                    "auxiliary_adamw.epsilon_before_debiasing": True,
-                    "global_clipnorm": 1.0,
-                    "step_scale": "rms_matched",
-                },
+# What `Lanton.from_adamw` takes from the contestant "adamw".
+OF_ADAMW = {
+    "auxiliary_adamw.beta_1": 0.9,
+    "auxiliary_adamw.beta_2": 0.95,
+    "auxiliary_adamw.epsilon": 1e-7,
+    "auxiliary_adamw.epsilon_before_debiasing": True,
+    "global_clipnorm": 1.0,
+    "step_scale": "rms_matched",
+}
+
+
+def from_adamw(caption, rates, more=(), **fields):
+    """A `Grid`: AdamW by rate, `from_adamw` of it at five times, `Lanton()`."""
+    longer = run_for("adamw", rates[0], tokens_per_weight=25.0, **fields)
+    return Grid(
+        caption=caption,
+        of="",
+        rows=(
+            *(("AdamW", run_for("adamw", x, **fields)) for x in rates),
+            ("AdamW, 1.25 times the tokens", longer),
+            *(
+                (
+                    "`Lanton.from_adamw(adamw)`",
+                    run_for("lanton", 5 * x, OF_ADAMW, **fields),
+                )
+                for x in rates
+            ),
+            ("`Lanton()`", run_for("lanton", 5e-3, **fields)),
+            *more,
+        ),
+    )
+
+
+FROM_ADAMW = (
+    from_adamw(
+        "GPT-2, S, 1,024 tokens",
+        (4e-3,),
+        more=(
+            (
+                "`Lanton()`, kernels start 0.02",
+                run_for("lanton", 5e-3, initial="keras_hub"),
             ),
         ),
-        ("`Lanton()`", run_for("lanton", 5e-3)),
-        (
-            "`Lanton()`, kernels start 0.02",
-            run_for("lanton", 5e-3, initial="keras_hub"),
-        ),
     ),
+    from_adamw("Llama, S, 1,024 tokens", (4e-3, 8e-3), model="llama"),
 )
 
 # -- The CNN -----------------------------------------------------------------
@@ -472,5 +491,5 @@ QUESTIONS = {
     "memory": (MEMORY,),
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
-    "adamw": (ADAMW, FROM_ADAMW),
+    "adamw": (ADAMW, *FROM_ADAMW),
 }

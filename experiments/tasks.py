@@ -2,6 +2,8 @@
 
 from experiments.search import Grid
 from experiments.search import Table
+from experiments.search import all_of
+from experiments.search import fixed
 from experiments.search import run_for
 from experiments.search import searched
 from experiments.search import tune_rate
@@ -32,21 +34,23 @@ def fine_tune(method, base):
         base: A key of `BASES`: what the weights are of.
     """
     name, rates, fields = METHODS[method]
-    runs = [
-        run_for(
-            name,
-            rate,
-            {"weight_decay": 0.0},  # which pulls to 0
-            kind="fine_tuning",
-            text="sotu",
-            base=base,
-            initial=None,
-            steps=1000,
-            **{"rank": 0, **fields},
-        )
-        for rate in rates
-    ]
+    runs = [fine_tuned(name, rate, base, **fields) for rate in rates]
     return lambda results: tune_rate(runs, results)
+
+
+def fine_tuned(name, rate, base, rank=0):
+    """A run of a contestant at a rate, from a base; with LoRA of a rank."""
+    return run_for(
+        name,
+        rate,
+        {"weight_decay": 0.0},  # which pulls to 0
+        kind="fine_tuning",
+        text="sotu",
+        base=base,
+        initial=None,
+        steps=1000,
+        rank=rank,
+    )
 
 
 def base_of(run):
@@ -57,7 +61,15 @@ def base_of(run):
 FINE_TUNING = tuple(
     Table(
         caption=f"Pretrained with {name}, GPT-2, S",
-        decide=searched({m: fine_tune(m, base) for m in METHODS}),
+        decide=all_of(
+            fixed(
+                (
+                    "`Lanton.for_fine_tuning()` at its default rate",
+                    fine_tuned("lanton_fine_tuning", 2.5e-3, base),
+                )
+            ),
+            searched({m: fine_tune(m, base) for m in METHODS}),
+        ),
         reference="AdamW",
     )
     for base, name in (("adamw", "AdamW"),)
