@@ -56,6 +56,7 @@ TABLES = {
     "sizes": sweeps.SIZES,
     "earlier_sizes": sweeps.sizes_of(sweeps.EARLIER),
     "large_batches": sweeps.LARGE_BATCHES,
+    "large_vocabulary": (sweeps.LARGE_VOCABULARY,),
     "default_rate": (sweeps.DEFAULT_RATE,),
     "widths": sweeps.WIDTHS,
     "decay": (sweeps.DECAY,),

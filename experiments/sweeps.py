@@ -233,6 +233,20 @@ def sizes_of(ours):
     )
 
 
+# The vocabulary, and nearly the number of steps, of the 14 million weights.
+LARGE_VOCABULARY = Table(
+    caption="M, 4,096 tokens, a vocabulary of 8,192, 5 tokens per weight",
+    decide=at_best(
+        runs_at(
+            {"lanton": MIDDLE[1:], "d_muon": HIGH[2:]},
+            size="M",
+            batch_size=64,
+            vocabulary=8192,
+            tokens_per_weight=QUICK,
+        )
+    ),
+    seeds=(1,),
+)
 SIZES = sizes_of(OURS)
 
 # Batches so large that a run has 300 steps, and wants a short momentum.
@@ -486,6 +500,7 @@ QUESTIONS = {
     "noise": NOISE,
     "sizes": SIZES,
     "large_batches": LARGE_BATCHES,
+    "large_vocabulary": (LARGE_VOCABULARY,),
     "widths": WIDTHS,
     "momentum": MOMENTUM,
     "memory": (MEMORY,),
