@@ -447,21 +447,21 @@ OF_ADAMW = {
 }
 
 
-def from_adamw(caption, rates, more=(), **fields):
-    """A `Grid`: AdamW by rate, `from_adamw` of it at five times, `Lanton()`."""
-    longer = run_for("adamw", rates[0], tokens_per_weight=25.0, **fields)
+def from_adamw(caption, rate, more=(), **fields):
+    """A `Grid`: AdamW at its best rate, `from_adamw` of it, and `Lanton()`."""
+    longer = run_for("adamw", rate, tokens_per_weight=25.0, **fields)
     return Grid(
         caption=caption,
         of="",
         rows=(
-            *(("AdamW", run_for("adamw", x, **fields)) for x in rates),
+            ("AdamW", run_for("adamw", rate, **fields)),
             ("AdamW, 1.25 times the tokens", longer),
             *(
                 (
-                    "`Lanton.from_adamw(adamw)`",
-                    run_for("lanton", 5 * x, OF_ADAMW, **fields),
+                    f"`Lanton.from_adamw(adamw, rate_factor={factor:g})`",
+                    run_for("lanton", factor * rate, OF_ADAMW, **fields),
                 )
-                for x in rates
+                for factor in (2.5, 5.0)
             ),
             ("`Lanton()`", run_for("lanton", 5e-3, **fields)),
             *more,
@@ -472,7 +472,7 @@ def from_adamw(caption, rates, more=(), **fields):
 FROM_ADAMW = (
     from_adamw(
         "GPT-2, S, 1,024 tokens",
-        (4e-3,),
+        4e-3,
         more=(
             (
                 "`Lanton()`, kernels start 0.02",
@@ -480,7 +480,7 @@ FROM_ADAMW = (
             ),
         ),
     ),
-    from_adamw("Llama, S, 1,024 tokens", (4e-3, 8e-3), model="llama"),
+    from_adamw("Llama, S, 1,024 tokens", 8e-3, model="llama"),
 )
 
 # -- The CNN -----------------------------------------------------------------

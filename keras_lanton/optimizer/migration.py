@@ -12,7 +12,7 @@ from keras_lanton.validation import shown
 
 # Lanton's rate over AdamW's, with updates of one RMS at any width; the paper's
 # tables have 6 to 50. docs/guides/learning_rate.md has what it ended at.
-RATE_OVER_ADAMW = 5.0
+RATE_OVER_ADAMW = 2.5
 # Arguments that mean the same to every Keras optimizer.
 KEPT = (
     "weight_decay",
