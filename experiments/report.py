@@ -146,8 +146,9 @@ def fine_tuning(results):
         lines = results.of_seeds(run, table.seeds).values()
         new = with_interval([line["loss"] for line in lines], 3)
         old = with_interval([line["old_loss"] for line in lines], 3)
-        rows.append([label, new, old])
-    return markdown(["fine-tuning, GPT-2, S", "new text", "old text"], rows)
+        rows.append([label, f"{run.learning_rate:g}", new, old])
+    head = ["fine-tuning, GPT-2, S", "rate", "new text", "old text"]
+    return markdown(head, rows)
 
 
 def noise(results):

@@ -8,6 +8,7 @@ from experiments.search import at_best
 from experiments.search import fixed
 from experiments.search import label_of
 from experiments.search import run_for
+from experiments.search import scaled
 from experiments.search import searched
 from experiments.search import tune
 from experiments.tasks import ADAMW
@@ -233,7 +234,7 @@ def sizes_of(ours):
     )
 
 
-# The vocabulary, and nearly the number of steps, of the 14 million weights.
+# With the vocabulary of the 14 million weights.
 LARGE_VOCABULARY = Table(
     caption="M, 4,096 tokens, a vocabulary of 8,192, 5 tokens per weight",
     decide=at_best(
@@ -447,39 +448,34 @@ OF_ADAMW = {
 }
 
 
-def from_adamw(caption, rate, more=(), **fields):
+def from_adamw(caption, rate, **fields):
     """A `Grid`: AdamW at its best rate, `from_adamw` of it, and `Lanton()`."""
-    longer = run_for("adamw", rate, tokens_per_weight=25.0, **fields)
+    adamw = run_for("adamw", rate, **fields)
+    ours = run_for("lanton", 5e-3, **fields)
+    migrated = [
+        (
+            f"`Lanton.from_adamw(adamw, rate_factor={factor:g})`",
+            run_for("lanton", factor * rate, OF_ADAMW, **fields),
+        )
+        for factor in (2.5, 5.0)
+    ]
     return Grid(
         caption=caption,
-        of="",
         rows=(
-            ("AdamW", run_for("adamw", rate, **fields)),
-            ("AdamW, 1.25 times the tokens", longer),
-            *(
-                (
-                    f"`Lanton.from_adamw(adamw, rate_factor={factor:g})`",
-                    run_for("lanton", factor * rate, OF_ADAMW, **fields),
-                )
-                for factor in (2.5, 5.0)
+            ("AdamW", adamw),
+            ("AdamW, 1.25 times the tokens", scaled(adamw, 1.25)),
+            *migrated,
+            ("`Lanton()`", ours),
+            (
+                "`Lanton()`, kernels start 0.02",
+                ours.replace(initial="keras_hub"),
             ),
-            ("`Lanton()`", run_for("lanton", 5e-3, **fields)),
-            *more,
         ),
     )
 
 
 FROM_ADAMW = (
-    from_adamw(
-        "GPT-2, S, 1,024 tokens",
-        4e-3,
-        more=(
-            (
-                "`Lanton()`, kernels start 0.02",
-                run_for("lanton", 5e-3, initial="keras_hub"),
-            ),
-        ),
-    ),
+    from_adamw("GPT-2, S, 1,024 tokens", 4e-3),
     from_adamw("Llama, S, 1,024 tokens", 8e-3, model="llama"),
 )
 

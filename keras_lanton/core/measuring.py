@@ -403,14 +403,14 @@ def noise_units(
 
 
 def entry_noise(
-    place: NoiseSlice,
+    place: NoiseSlice | None,
     state: State,
-    unit: Tensor,
+    unit: Tensor | None,
     *,
     beta_1: float,
     nesterov: bool,
-) -> EntryNoise:
-    """The noise of the entries of a stack's matrices.
+) -> EntryNoise | None:
+    """The noise of the entries of a stack's matrices; None if not measured.
 
     Args:
         place: Where the state has that of their rows and columns.
@@ -419,6 +419,8 @@ def entry_noise(
         beta_1: Decay of the momentum.
         nesterov: Whether line 6 sees b1 B_t + (1 - b1) G_t.
     """
+    if place is None or unit is None:
+        return None
     here = slice(place.start, place.stop)
     return EntryNoise(
         rows=state["row_noise"][place.index][here],

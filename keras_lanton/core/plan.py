@@ -318,15 +318,14 @@ def _entries(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is worked on at once; by default all. At least one matrix is.
+    """Limits on what a step works on at once; by default none.
 
     Args:
         max_bytes: Memory for the temporaries of one stack.
-        cached_bytes: Likewise of matrices that are updated, of `cached_from`
-            rows or more: what fits into the cache.
-        cached_from: Rows of a matrix.
-        gathered_bytes: The largest stack that is gathered whole as fast as a
-            part.
+        cached_bytes: Likewise where matrices have `cached_from` rows or more
+            and are updated: what fits into the cache.
+        cached_from: Rows from which `cached_bytes` is a limit.
+        gathered_bytes: Size of the largest stack that is gathered whole.
         devices: The devices that share out the work, or None.
     """
 
@@ -389,12 +388,10 @@ def _work(
     for stack in stacks:
         norm = norm_of(norms, stack)
         each = norm.temporary_bytes(stack.rows, stack.columns)
-        size = min(
-            _count_within(sizes.max_bytes, each, stack),
-            _count_within(sizes.cached_bytes, each, stack)
-            if stack.rows >= sizes.cached_from
-            else len(stack),
-        )
+        room = sizes.max_bytes
+        if stack.rows >= sizes.cached_from:
+            room = min(room, sizes.cached_bytes)
+        size = _count_within(room, each, stack)
         for part in stack.cut(size, whole_variables=True):
             part = sizes.dealt_out(part)
             matrices = positions(part.mine, layout.specs)
@@ -553,6 +550,7 @@ def make_groups(
         stack, norm, place = pieces[i]
         size = math.ceil(len(stack) / len(load))
         chunks = stack.cut(size)
+        whole_bytes = 4 * len(stack) * stack.rows * stack.columns
         offset, load = _place([costs[i] * len(c) for c in chunks], load)
         groups[int(i)] = MeasurementGroup(
             size=size,
@@ -561,19 +559,15 @@ def make_groups(
             chunks=tuple(map(sizes.dealt_out, chunks)),
             offset=offset,
             pauses=len(chunks) < noise.interval,
-            gathers_whole=_bytes_of(stack) <= sizes.gathered_bytes,
+            gathers_whole=whole_bytes <= sizes.gathered_bytes,
             whitened=place,
         )
     return [groups[i] for i in range(len(pieces))]
 
 
 def _count_within(room: float, each: float, stack: Stack) -> int:
-    """The number of a stack's matrices that need at most `room`, but one."""
+    """How many of a stack's matrices fit into `room` bytes; at least 1."""
     return int(max(1, min(len(stack), room / each)))
-
-
-def _bytes_of(stack: Stack) -> int:
-    return 4 * len(stack) * stack.rows * stack.columns
 
 
 def _place(costs: Sequence[float], load: np.ndarray) -> tuple[int, np.ndarray]:

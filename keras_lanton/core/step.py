@@ -163,15 +163,13 @@ def step_(
         M = plan.gather(
             work.stack, _with_nesterov(settings, work.stack, B, G, scalars)
         )
-        noise = None
-        if unit is not None and work.noise is not None:
-            noise = entry_noise(
-                work.noise,
-                new,
-                unit,
-                beta_1=settings.beta_1,
-                nesterov=settings.nesterov,
-            )
+        noise = entry_noise(
+            work.noise,
+            new,
+            unit,
+            beta_1=settings.beta_1,
+            nesterov=settings.nesterov,
+        )
         O = work.norm.lmo(settings.before_lmo(M), noise)
         O, changes = settings.after_lmo(
             AfterLMO(O, M, work, scalars.gradient_weight, active, new)

@@ -30,7 +30,7 @@ GATHERED_WHOLE_BYTES = 2**22
 
 
 def make_sizes(max_bytes: int | None, devices: Devices | None) -> Sizes:
-    """How much this machine works on at once.
+    """This machine's limits on what a step works on at once.
 
     Args:
         max_bytes: Memory for the temporaries of one stack, on each device;

@@ -95,6 +95,8 @@ def test_places_of_samples_rows_and_columns(kinds, interval, room):
             assert (plan.chunk_of[matrices] == i).all()
             places = starts[k] + np.arange(len(matrices))
             np.testing.assert_array_equal(plan.sample_of[matrices], places)
+    for group in plan.groups:
+        assert (group.whitened is None) == (group.stack.role == "vector")
     for one in plan.stacks:
         if one.stack.role == "vector":
             assert one.noise is None
