@@ -45,6 +45,7 @@ ROLE_DEFAULTS: dict[str, tuple[str, Any]] = {
 }
 HIDDEN_SCALE = 0.2
 WIDTH = 768  # of GPT-2 small: there an update has an RMS of `hidden_scale`
+NARROW = 64  # width up to which embedding updates no longer grow
 SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 CHOICES = {
     "vector_norm": ("rms", "sign"),
@@ -101,8 +102,8 @@ class Lanton(LMOOptimizer):
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
             least 0. Not with `step_scale="operator"`. Defaults to 0.2.
         embedding_scale: r1, at least 0: entries of an embedding update at
-            rate 1 are r1 / width. Only where AdamW does not update
-            embeddings. Defaults to 300.
+            rate 1 are r1 / max(width, 64). Only where AdamW does not
+            update embeddings. Defaults to 300.
         vector_scale: r2, at least 0: RMS of a vector update at rate 1. Only
             where AdamW does not update vectors. Defaults to 1.
         vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe. Only
@@ -332,13 +333,17 @@ class Lanton(LMOOptimizer):
         operator = self.step_scale == "operator"
         rules = {
             "hidden": Rule(hidden, None if operator else self._hidden_scale),
-            "embedding": Rule(Sign(), lambda s: self.embedding_scale / s.d_in),
+            "embedding": Rule(Sign(), self._embedding_scale),
             "vector": Rule(
                 Sign() if self.vector_norm == "sign" else RMS(),
                 lambda s: self.vector_scale,
             ),
         }
         return {r: one for r, one in rules.items() if r not in self.adamw_roles}
+
+    def _embedding_scale(self, spec: VariableSpec) -> float:
+        scale: float = self.embedding_scale / max(spec.d_in, NARROW)
+        return scale
 
     def _hidden_scale(self, spec: VariableSpec) -> float:
         scale: float = self.hidden_scale * rms_matched(spec)

@@ -479,8 +479,8 @@ class Oracle:
             if variance is not None:
                 noise = self._momentum_variance() * variance
                 shrunk = m / np.sqrt(m**2 + noise)
-                return -self.embedding_scale * shrunk / d_in
-            return -self.embedding_scale * np.sign(m) / d_in
+                return -self.embedding_scale * shrunk / max(d_in, 64)
+            return -self.embedding_scale * np.sign(m) / max(d_in, 64)
         if self.vector_norm == "sign":
             return -self.vector_scale * np.sign(m)
         norm = np.linalg.norm(m)

@@ -108,7 +108,12 @@ def test_scion_with_noise_is_lanton_without_momentum():
         vector_scale=1.0,
         noise=NOISE_PART,
     )
-    options = {"beta_1": 0.0, "step_scale": "operator", "weight_decay": None}
+    options = {
+        "beta_1": 0.0,
+        "embedding_scale": 300.0 * 64 / 8,  # its least width over this one
+        "step_scale": "operator",
+        "weight_decay": None,
+    }
     wanted, _ = run(Lanton.paper, gradients, **options, **NOISE)
     assert_equal(found, wanted, start)
 

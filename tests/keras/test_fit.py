@@ -15,6 +15,7 @@ from helpers.runs import PRESETS
 from helpers.tiers import exhaustive
 from helpers.tiers import keep
 from helpers.tiers import logic
+from keras_lanton import Lanton
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,28 @@ def test_constraint():
     runs.fit(model, paper(**runs.OPTIONS))
     kernel = to_arrays([model.get_layer("first").kernel])[0]
     np.testing.assert_allclose(np.linalg.norm(kernel, axis=0), 1.0, rtol=1e-5)
+
+
+@logic
+def test_narrow_tables_at_a_constant_rate():
+    """Observed 0.02; 0.12 with updates of 300 / width, AdamW's best 0.03."""
+    random = np.random.default_rng(0)
+    categories = random.normal(size=(100, 3))
+
+    def draw(count):
+        x = random.integers(0, 100, (count, 2))
+        return x, categories[x].prod(1).sum(1) / 3**0.5
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((2,), dtype="int32"),
+            layers.Embedding(100, 4),
+            layers.Flatten(),
+            layers.Dense(32, activation="relu"),
+            layers.Dense(1),
+        ]
+    )
+    model.compile(optimizer=Lanton(), loss="mse")
+    model.fit(*draw(51_200), batch_size=256, epochs=3, verbose=0)
+    assert model.evaluate(*draw(4096), verbose=0) < 0.05

@@ -89,7 +89,7 @@ def check_size(name, move, rates, tolerance):
     elif role == "embedding":
         size = np.abs(move)
         found = [size.min(), size.max()]
-        wanted = rates[0] * 300.0 / move.shape[inputs[0]]
+        wanted = rates[0] * 300.0 / max(move.shape[inputs[0]], 64)
     # Observed 2e-7 in float32 and 2e-3 in half precision.
     np.testing.assert_allclose(found, wanted, rtol=tolerance)
 

@@ -52,7 +52,7 @@ def test_summary_has_steps_and_memory():
         if words
     }
     assert lines["attention/query/kernel"][-2:] == ["0.25", "64"]
-    assert lines["tokens/embeddings"][-2:] == ["37.5", "400"]  # 300 / 8
+    assert lines["tokens/embeddings"][-2:] == ["4.69", "400"]  # 300 / 64
     assert lines["head/bias"][-2:] == ["1", "50"]
     # Momentum, and a tenth of the last gradients, and what is counted.
     assert "momentum 4.4 KiB" in text
