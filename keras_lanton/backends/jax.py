@@ -57,13 +57,7 @@ class JaxBackend(Backend):
     ) -> Any:
         if not self.is_compiled(predicate):
             return replace(*old) if predicate else old
-        if self.device() == "gpu":
-            # XLA's graphs take conditionals; for a loop the host would wait.
-            return jax.lax.cond(predicate, replace, lambda *old: old, *old)
-        # A loop of one step or none: unlike a conditional it works in place.
-        return jax.lax.fori_loop(
-            0, predicate.astype("int32"), lambda _, carry: replace(*carry), old
-        )
+        return jax.lax.cond(predicate, replace, lambda *old: old, *old)
 
     def switch(
         self, index: Tensor, branches: Sequence[Callable[[], Any]]
