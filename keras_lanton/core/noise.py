@@ -61,9 +61,10 @@ def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:
     """
     result = ops.ones_like(noise)
     for member in groups:
-        top = ops.max(backend.where(member, noise, 0.0))
+        own = backend.where(member, noise, 0.0)
+        top = ops.max(own)
         unit = backend.divisor(top)
-        mean = _measured_mean((noise / unit) ** 2, noise, member)
+        mean = _measured_mean((own / unit) ** 2, noise, member)
         rms = backend.where(top > 0, unit * ops.sqrt(mean), 1.0)
         result = backend.where(member, rms, result)
     return result
@@ -193,7 +194,5 @@ def sample_variance(reference: str, beta_1: float) -> float:
 def _measured_mean(x: Tensor, noise: Tensor, member: Tensor) -> Tensor:
     measured = ops.logical_and(member, noise > 0)
     count = ops.sum(ops.cast(measured, "float32"))
-    # Not a product with zeros: x of another group may be infinite.
-    return ops.sum(backend.where(measured, x, 0.0)) / backend.maximum(
-        count, 1.0
-    )
+    total = ops.sum(backend.where(measured, x, 0.0))
+    return total / backend.maximum(count, 1.0)

@@ -64,7 +64,8 @@ def infinite_as_nan(gradient: Tensor | None) -> Tensor | None:
     """A gradient with NaN for infinity, which Keras does not clip."""
     if gradient is None:
         return None
-    return backend.where(ops.isfinite(gradient), gradient, float("nan"))
+    # No constant NaN: TensorFlow can be told to stop at one.
+    return gradient + 0.0 / ops.cast(ops.isfinite(gradient), gradient.dtype)
 
 
 def check_shapes(gradients: Sequence[Tensor], variables: Sequence[Any]) -> None:

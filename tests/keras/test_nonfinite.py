@@ -91,6 +91,20 @@ def test_nonfinite_in_fit(nonfinite, preset):
     assert runs.count(optimizer.iterations) == 4
 
 
+@pytest.mark.skipif(runs.BACKEND != "tensorflow", reason="of TensorFlow")
+@pytest.mark.parametrize("preset", runs.PRESETS)
+def test_nothing_else_is_nonfinite(preset):
+    """Or `enable_check_numerics` would stop there."""
+    import tensorflow as tf
+
+    tf.debugging.enable_check_numerics()
+    try:
+        options = {**runs.PRESETS[preset], "clipvalue": 1.0}
+        runs.fit(runs.model_of_runs(), paper(**options), jit_compile=False)
+    finally:
+        tf.debugging.disable_check_numerics()
+
+
 def test_finite_gradients_of_any_size_are_not_skipped():
     """Of changing signs: their differences are not finite in float32."""
     gradients = [
