@@ -130,8 +130,6 @@ class Lanton(LMOOptimizer):
             with less.
         weight_decay_exclude: Regular expressions on the paths of variables
             that do not decay.
-        cautious_weight_decay: Whether entries that the update moves away from
-            0 do not decay (Chen et al. 2025).
         rate_multipliers: Factors on the learning rate, of at least 0, by
             regular expression on variable paths: `{"head/": 10.0}`. 0
             freezes. If several expressions match a path, their factors are
@@ -149,8 +147,6 @@ class Lanton(LMOOptimizer):
     References:
         Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
         arXiv 2510.14009, Algorithm 1; docs/algorithm.md has the differences.
-        Chen et al. 2025, Cautious Weight Decay,
-        arXiv 2510.12402.
     """
 
     arguments = (
@@ -181,7 +177,6 @@ class Lanton(LMOOptimizer):
         nonfinite: str = "skip",
         weight_decay: float | None = 0.1,
         weight_decay_exclude: Sequence[str] | None = None,
-        cautious_weight_decay: bool = False,
         rate_multipliers: Mapping[str, float] | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -205,7 +200,6 @@ class Lanton(LMOOptimizer):
             nonfinite=nonfinite,
             weight_decay=weight_decay,
             weight_decay_exclude=weight_decay_exclude,
-            cautious_weight_decay=cautious_weight_decay,
             rate_multipliers=rate_multipliers,
             name=name,
             **kwargs,

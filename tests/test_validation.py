@@ -42,7 +42,6 @@ WRONG = {
         "nonfinite": ["ignore", None, True],
         "weight_decay": [-0.1, NAN, "0.1", True],
         "weight_decay_exclude": ["bias", [1], ["("], 3],
-        "cautious_weight_decay": [1, "yes", None],
         "rate_multipliers": [
             *(0.5, ["bias"], {"(": 1.0}, {1: 1.0}),
             *({"bias": wrong} for wrong in (-1.0, "2", True, NAN)),

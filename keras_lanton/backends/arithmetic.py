@@ -214,7 +214,6 @@ class Arithmetic:
         steps: Sequence[Tensor],
         decay_factors: Sequence[Any],
         *,
-        cautious: bool = False,
         casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
     ) -> list[Tensor]:
         """The sums decay_factor x + step.
@@ -223,8 +222,6 @@ class Arithmetic:
             X: Tensors, which may be overwritten.
             steps: Tensors of their shapes, float32.
             decay_factors: Scalars, one per tensor.
-            cautious: Whether entries that the step moves away from 0 do not
-                decay.
             casts: Functions of a sum and the dtype of x, one per tensor; None
                 rounds to the nearest.
 
@@ -242,10 +239,6 @@ class Arithmetic:
             kept = wide * (
                 k if isinstance(k, float) else ops.cast(k, wide.dtype)
             )
-            if cautious:
-                kept = self.where(
-                    ops.sign(wide) * ops.sign(step) > 0, wide, kept
-                )
             updated.append(cast(kept + step, x.dtype))
         return updated
 

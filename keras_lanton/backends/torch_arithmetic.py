@@ -337,15 +337,12 @@ class TorchArithmetic(Arithmetic):
         steps: Sequence[Tensor],
         decay_factors: Sequence[Any],
         *,
-        cautious: bool = False,
         casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
     ) -> list[Tensor]:
         """The sums decay_factor x + step, in the place of `X`."""
         X, steps = list(X), list(steps)
-        if cautious or casts is not None:
-            return super().update_(
-                X, steps, decay_factors, cautious=cautious, casts=casts
-            )
+        if casts is not None:
+            return super().update_(X, steps, decay_factors, casts=casts)
         if X and all(x.dtype == torch.float32 for x in X):
             self.scale_each_(X, decay_factors)
             torch._foreach_add_(X, steps)

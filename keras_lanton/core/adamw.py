@@ -40,7 +40,6 @@ def adamw_(
     rates: Sequence[Any],
     decay_factors: Sequence[Any],
     debiasing: Sequence[Any],
-    cautious: bool = False,
     casts: Sequence[Callable[[Tensor, Any], Tensor]] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """One step of AdamW, where X and the roots may be overwritten.
@@ -56,7 +55,6 @@ def adamw_(
         rates: The rate eta', 0 without a gradient: likewise.
         decay_factors: Factors on the weights: likewise.
         debiasing: 1 - b1^t and sqrt(1 - b2^t): scalars.
-        cautious: Whether entries that the step moves away from 0 do not decay.
         casts: Functions of new weights and their dtype, one per variable;
             None rounds to the nearest.
 
@@ -78,5 +76,5 @@ def adamw_(
         epsilon_before_debiasing=settings.epsilon_before_debiasing,
     )
     steps = backend.scale_each_(directions, [-rate for rate in rates])
-    X = backend.update_(X, steps, decay_factors, cautious=cautious, casts=casts)
+    X = backend.update_(X, steps, decay_factors, casts=casts)
     return list(X), list(roots)

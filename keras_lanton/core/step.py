@@ -67,8 +67,6 @@ class StepSettings:
         noise: Settings of the noise, or None.
         adamw: Settings of AdamW for the roles without an LMO, or None.
         decays: The decay gamma of each role.
-        cautious: Whether entries that the update moves away from 0 do not
-            decay.
         cast: Function of new weights, their dtype, `t` and `number` of the
             variable; None rounds to the nearest.
         before_lmo: Function of the momentum of a stack to what line 6 sees.
@@ -82,7 +80,6 @@ class StepSettings:
     noise: NoiseAdaptiveRate | None
     adamw: AuxiliaryAdamW | None
     decays: Mapping[str, float]
-    cautious: bool
     cast: Callable[..., Tensor] | None
     before_lmo: Callable[[Tensor], Tensor]
     after_lmo: Callable[[AfterLMO], tuple[Tensor, Changes]]
@@ -333,7 +330,6 @@ def update_stack_(
         old,
         plan.scatter(stack, backend.scale_(O, rates[:, None, None]), old),
         [decay_factor[i] for i in stack.indices],
-        cautious=settings.cautious,
         casts=_casts(settings, stack.indices, t),
     )
     for i, x in zip(stack.indices, updated, strict=True):
@@ -364,7 +360,6 @@ def _update_by_adamw_(
         rates=[scalars.rate[i] for i in chosen],
         decay_factors=[scalars.decay_factor[i] for i in chosen],
         debiasing=backend.unpack(both)[0],
-        cautious=settings.cautious,
         casts=_casts(settings, chosen, t),
     )
     for i, x in zip(chosen, updated, strict=True):

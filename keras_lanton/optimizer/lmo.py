@@ -76,8 +76,6 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
             own.
         rounding: `"nearest"`, or `"stochastic"`: updates of bfloat16 weights
             are rounded up or down by chance, so that small ones are not lost.
-        cautious_weight_decay: Whether entries that the update moves away from
-            0 do not decay.
         **kwargs: Arguments of `LayerwiseOptimizer`.
 
     Raises:
@@ -89,7 +87,6 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         "nesterov",
         "momentum_dtype",
         "rounding",
-        "cautious_weight_decay",
     )
     # Whether B_0 = G_1, as in Algorithm 1; else B_0 = 0.
     first_gradient_starts_momentum = False
@@ -107,12 +104,10 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         auxiliary_adamw: AuxiliaryAdamW | None = None,
         momentum_dtype: str | None = None,
         rounding: str = "nearest",
-        cautious_weight_decay: bool = False,
         **kwargs: Any,
     ) -> None:
         check_numbers({"beta_1": DECAY}, beta_1=beta_1)
         check_bool("nesterov", nesterov)
-        check_bool("cautious_weight_decay", cautious_weight_decay)
         check_part("noise", noise, NoiseAdaptiveRate, optional=True)
         check_part("newton_schulz", newton_schulz, NewtonSchulz, optional=False)
         check_part(
@@ -130,7 +125,6 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
         self.auxiliary_adamw = auxiliary_adamw
         self.momentum_dtype = momentum_dtype
         self.rounding = rounding
-        self.cautious_weight_decay = bool(cautious_weight_decay)
         if noise is not None:
             noise.check_accumulation(self.gradient_accumulation_steps)
         # Set once: TensorFlow wraps dicts that are attributes, and cannot
@@ -361,7 +355,6 @@ class LMOOptimizer(NoiseReports, LayerwiseOptimizer):
             noise=self.noise,
             adamw=self.auxiliary_adamw,
             decays={role: self.decay_of(role) for role in ROLES},
-            cautious=self.cautious_weight_decay,
             cast=stochastic_cast if self.rounding == "stochastic" else None,
             before_lmo=self.before_lmo,
             after_lmo=self.after_lmo,

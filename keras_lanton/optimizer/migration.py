@@ -129,7 +129,6 @@ def _from_own_muon(muon: Any) -> dict[str, Any]:
         "nesterov": muon.nesterov,
         "hidden_scale": muon.hidden_rms,
         "newton_schulz": muon.newton_schulz,
-        "cautious_weight_decay": muon.cautious_weight_decay,
         "momentum_dtype": muon.momentum_dtype,
         "nonfinite": muon.nonfinite,
         "rounding": muon.rounding,

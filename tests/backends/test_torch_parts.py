@@ -60,7 +60,7 @@ OPTIMIZERS = {
     "momentum": lambda: lanton(noise_reference="momentum", noise_interval=3),
     "bfloat16": lambda: Lanton(0.005, momentum_dtype="bfloat16"),
     "not_shared_out": lambda: lanton(shard_orthogonalization=False),
-    "without_noise": lambda: Lanton(noise=None, cautious_weight_decay=True),
+    "without_noise": lambda: Lanton(noise=None),
     "adamuon": lambda: baselines.AdaMuon(0.005),
     "normuon": lambda: baselines.NorMuon(0.005),
 }

@@ -122,7 +122,6 @@ def test_a_resumed_run_is_the_same(tmp_path):
         {"momentum_dtype": "int8"},
         {"momentum_dtype": "bfloat16"},
         {"rounding": "stochastic"},
-        {"cautious_weight_decay": True},
         {"use_ema": True},
         {
             "gradient_accumulation_steps": 2,

@@ -28,7 +28,6 @@ MAKERS = {
     "of_momentum": lambda: Lanton(
         5e-3,
         noise=NoiseAdaptiveRate(reference="momentum"),
-        cautious_weight_decay=True,
     ),
     "tables_by_adamw": lambda: Lanton.for_fine_tuning(5e-3, weight_decay=0.1),
     **BASELINES,

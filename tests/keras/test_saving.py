@@ -112,7 +112,6 @@ OWN = {
     "nonfinite": "propagate",
     "weight_decay": 0.3,
     "weight_decay_exclude": ["bias$", "norm/"],
-    "cautious_weight_decay": True,
     "rate_multipliers": {"kernel": 0.5},
     "name": "other",
 }

@@ -64,24 +64,6 @@ def test_weight_decay(options, exclude, wanted):
     assert decayed == wanted
 
 
-@pytest.mark.parametrize("make", [Lanton, paper])
-def test_cautious_weight_decay(make):
-    """Only entries decay that the step does not move away from 0."""
-    plain = step(make(learning_rate=0.01, weight_decay=0.0))
-    usual = step(make(learning_rate=0.01, weight_decay=0.5))
-    cautious = step(
-        make(learning_rate=0.01, weight_decay=0.5, cautious_weight_decay=True)
-    )
-    starts = to_arrays(runs.make_variables())
-    for start, without, full, found in zip(
-        starts, plain, usual, cautious, strict=True
-    ):
-        away = np.sign(start) == np.sign(without - start)
-        assert away.any() and not away.all()
-        wanted = np.where(away, without, full)
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
-
-
 def test_no_weight_decay():
     _, found = runs.run(runs.make_gradients(2), weight_decay=None)
     _, wanted = runs.run(runs.make_gradients(2), weight_decay=0.0)

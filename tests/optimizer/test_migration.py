@@ -120,7 +120,6 @@ def test_muon_of_baselines():
         "momentum_dtype": "bfloat16",
         "rounding": "stochastic",
         "nonfinite": "propagate",
-        "cautious_weight_decay": True,
     }
     muon = DMuon(SCHEDULE, **settings)
     lanton = Lanton.from_muon(muon)

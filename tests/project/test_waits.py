@@ -33,7 +33,6 @@ MAKERS = {
     "no noise": lambda: Lanton(noise=None, nonfinite="propagate"),
     "adamw": lambda: Lanton(
         auxiliary_adamw=AuxiliaryAdamW(roles=("embedding", "vector")),
-        cautious_weight_decay=True,
     ),
     "schedule": lambda: Lanton(
         # Those with a warm-up have a conditional of their own.
