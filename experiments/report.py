@@ -62,6 +62,7 @@ TABLES = {
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
     "cnn": (sweeps.CNN,),
+    "cnn_from_adamw": (sweeps.CNN_FROM_ADAMW,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW, *sweeps.FROM_ADAMW),
     "memory": (sweeps.MEMORY,),

@@ -489,6 +489,32 @@ CNN = Table(
     seeds=REPORTING,
     reference=label_of("cnn_lanton"),
 )
+# AdamW's best arguments, and what `Lanton.from_adamw` takes from them.
+ADAMW_OF_CNN = {"beta_1": 0.8, "beta_2": 0.999, "weight_decay": 0.0}
+CNN_FROM_ADAMW = Table(
+    caption=CNN.caption,
+    decide=fixed(
+        (label_of("cnn_adamw"), run_for("cnn_adamw", 1.6e-2, ADAMW_OF_CNN)),
+        (
+            "`Lanton.from_adamw(adamw)`",
+            run_for(
+                "cnn_lanton",
+                4e-2,
+                {
+                    "auxiliary_adamw.beta_1": 0.8,
+                    "auxiliary_adamw.beta_2": 0.999,
+                    "auxiliary_adamw.epsilon": 1e-7,
+                    "auxiliary_adamw.epsilon_before_debiasing": True,
+                    "beta_1": 0.95,
+                    "step_scale": "rms_matched",
+                    "weight_decay": 0.0,
+                },
+            ),
+        ),
+    ),
+    seeds=REPORTING,
+    reference=label_of("cnn_adamw"),
+)
 # What `python -m experiments` trains, in this order. Nothing that an earlier
 # commit trained: today's code cannot.
 QUESTIONS = {
@@ -503,4 +529,5 @@ QUESTIONS = {
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW, *FROM_ADAMW),
+    "cnn_from_adamw": (CNN_FROM_ADAMW,),
 }
