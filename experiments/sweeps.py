@@ -297,7 +297,6 @@ BY_PLACE = {
 EARLIER_PLACES = (
     "XL, 1,024 tokens, 400 steps",
     "M, 256 tokens",
-    "S, 1,024 tokens, 80 tokens per weight",
     "L, 1,024 tokens, 5 tokens per weight",
 )
 DEFAULT_RATE = Grid(
