@@ -22,7 +22,7 @@ BACKEND = keras.backend.backend()
 # Few Newton-Schulz steps, since compiling them is most of the time.
 OPTIONS = {
     "learning_rate": 0.01,
-    "embedding_scale": 4.0,
+    "embedding_scale": 64.0,  # entries move by the rate
     "noise_interval": 2,
     "ns_steps": 2,
 }

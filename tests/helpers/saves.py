@@ -11,7 +11,7 @@ from helpers.models import make_model
 # Few Newton-Schulz steps, since compiling them is most of the time.
 OPTIONS = {
     "learning_rate": 0.01,
-    "embedding_scale": 4.0,
+    "embedding_scale": 64.0,
     "noise_interval": 3,
     "ns_steps": 2,
 }

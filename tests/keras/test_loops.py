@@ -52,7 +52,7 @@ SETTINGS = {
         "gradient_accumulation_steps": 2,
     },
     # With what this model of width 4 needs to be smaller.
-    "defaults": {**PRESETS["defaults"], "embedding_scale": 4.0},
+    "defaults": {**PRESETS["defaults"], "embedding_scale": 64.0},
 }
 
 
