@@ -45,7 +45,7 @@ ROLE_DEFAULTS: dict[str, tuple[str, Any]] = {
 }
 HIDDEN_SCALE = 0.2
 WIDTH = 768  # of GPT-2 small: there an update has an RMS of `hidden_scale`
-NARROW = 64  # width up to which embedding updates no longer grow
+NARROW = 64  # narrower embeddings change as at this width
 SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 CHOICES = {
     "vector_norm": ("rms", "sign"),

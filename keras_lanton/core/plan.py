@@ -566,7 +566,7 @@ def make_groups(
 
 
 def _count_within(room: float, each: float, stack: Stack) -> int:
-    """How many of a stack's matrices fit into `room` bytes; at least 1."""
+    """The number of a stack's matrices that fit into `room` bytes, or 1."""
     return int(max(1, min(len(stack), room / each)))
 
 

@@ -110,7 +110,7 @@ def test_scion_with_noise_is_lanton_without_momentum():
     )
     options = {
         "beta_1": 0.0,
-        "embedding_scale": 300.0 * 64 / 8,  # its least width over this one
+        "embedding_scale": 300.0 * 64 / 8,  # Scion divides by the width, 8
         "step_scale": "operator",
         "weight_decay": None,
     }
