@@ -90,7 +90,9 @@ class Group:
         """Rates `(steps, runs)`, 0 after a run's end."""
         longest = max(self.steps)
         rates = [
-            language.rates_of(run.learning_rate, steps, run.warmup)
+            language.rates_of(
+                run.learning_rate, steps, run.warmup, run.schedule
+            )
             for run, steps in zip(self.runs, self.steps, strict=True)
         ]
         padded = [np.pad(one, (0, longest - len(one))) for one in rates]

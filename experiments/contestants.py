@@ -127,6 +127,22 @@ CONTESTANTS = {
         },
     ),
     "adamw": Contestant("AdamW", "adamw", CLIPPED),
+    "keras_adamw": Contestant(
+        "AdamW",
+        "adamw",
+        {"beta_1": 0.9, "beta_2": 0.999, "weight_decay": 0.004},
+    ),
+    "keras_muon_defaults": Contestant(
+        "`keras.optimizers.Muon`",
+        "keras_muon",
+        {
+            "momentum": 0.95,
+            "adam_beta_2": 0.999,
+            "weight_decay": 0.004,
+            "adam_weight_decay": 0.004,
+            "adam_lr_ratio": 1.0,
+        },
+    ),
     "adamw_tables": Contestant(
         "AdamW, embeddings at a rate of their own",
         "adamw_tables",

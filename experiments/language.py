@@ -66,11 +66,14 @@ def chunk_of(steps):
     return max(n for n in range(1, CHUNK + 1) if steps % n == 0)
 
 
-def rates_of(rate, steps, warmup=None):
+def rates_of(rate, steps, warmup=None, schedule=None):
     """Each step's rate: linear warm-up, then a cosine to 0, float32.
 
-    `warmup` is a share of the steps; None for `WARMUP`.
+    `warmup` is a share of the steps; None for `WARMUP`. A `schedule` of
+    "constant" has neither.
     """
+    if schedule == "constant":
+        return np.full(steps, rate, "float32")
     warmup = max(1, round((WARMUP if warmup is None else warmup) * steps))
     step = np.arange(steps)
     done = np.clip((step - (warmup - 1)) / max(1, steps - warmup), 0, 1)
@@ -203,7 +206,7 @@ class Learner:
         """The state after a run, from that of `start`."""
         steps = count_steps(run, self.weights)
         stride = chunk_of(steps)
-        rates = rates_of(run.learning_rate, steps, run.warmup)
+        rates = rates_of(run.learning_rate, steps, run.warmup, run.schedule)
         for first in range(0, steps, stride):
             stop = min(first + stride, steps)
             tokens = chunk_tokens(text, run, first, stop)

@@ -28,6 +28,7 @@ RUNNERS = {
     "language": ("jax", "experiments.language"),
     "fine_tuning": ("jax", "experiments.fine_tuning"),
     "images": ("tensorflow", "experiments.images"),
+    "small": ("jax", "experiments.small"),
 }
 # Likewise, of runs that are alike: the module whose `train(runs, cache, turn)`
 # gives their results.
@@ -43,7 +44,7 @@ class Run:
     learning_rate: float  # the peak rate
     options: tuple = ()  # sorted pairs of the optimizer's arguments and values
     seed: int = 1  # of the initial weights and the order of the batches
-    model: str = "gpt2"  # or "llama", "airbench"
+    model: str = "gpt2"  # or "llama", "airbench", one of `small.TASKS`
     size: str | None = None  # a key of `language.WIDTHS`
     text: str | None = None  # a name of `texts`
     batch_size: int  # blocks of 64 tokens, or images
@@ -51,6 +52,7 @@ class Run:
     steps: int | None = None  # whatever the size of the model
     initial: str | None = None  # "scaled" by the width, or "keras_hub"
     warmup: float | None = None  # share of the steps, if not `language.WARMUP`
+    schedule: str | None = None  # "constant": no warm-up, no fall
     layers: int | None = None  # if not `language.LAYERS`
     vocabulary: int | None = None  # tokens, if not `texts.VOCABULARY`
     dtype: str | None = None  # Keras' dtype policy, if not float32
@@ -59,7 +61,7 @@ class Run:
     rank: int | None = None  # of LoRA; 0 trains all weights
     images: str | None = None  # a name of `image_data.LOADERS`
     widths: tuple | None = None  # channels of the CNN
-    epochs: int | None = None  # of the CNN
+    epochs: int | None = None  # of what `fit` trains
     judged_by: str | None = None  # "test", or "held_out" of the training images
 
     def record(self) -> dict:
@@ -94,6 +96,7 @@ class Run:
             steps=None,
             initial=None,
             warmup=None,
+            schedule=None,
             base=None,
             epochs=None,
             judged_by=None,

@@ -512,6 +512,67 @@ CNN_FROM_ADAMW = Table(
     seeds=REPORTING,
     reference=label_of("cnn_adamw"),
 )
+# -- One rate throughout, as in scripts without a schedule -------------------
+
+IMAGES_OF_SMALL = {"images": "fashion_mnist", "batch_size": 128}
+# By caption: the model, and fields of its runs.
+SMALL = {
+    "clothes, two hidden layers": (
+        "mlp",
+        {**IMAGES_OF_SMALL, "epochs": 6},
+    ),
+    "clothes, two convolutions": ("cnn", {**IMAGES_OF_SMALL, "epochs": 4}),
+    "clothes, autoencoder": (
+        "autoencoder",
+        {**IMAGES_OF_SMALL, "epochs": 6},
+    ),
+    "time series, LSTM": ("lstm", {"batch_size": 64, "epochs": 6}),
+    "smooth function, three hidden layers": (
+        "regression",
+        {"batch_size": 64, "epochs": 20},
+    ),
+    "numbers and categories": ("table", {"batch_size": 128, "epochs": 6}),
+    "ratings, users and items": (
+        "recommender",
+        {"batch_size": 64, "epochs": 5},
+    ),
+}
+FITTED = {
+    "kind": "small",
+    "size": None,
+    "text": None,
+    "initial": None,
+    "tokens_per_weight": None,
+}
+CONSTANT_FIELDS = {
+    "GPT-2, S, 1,024 tokens": {
+        "tokens_per_weight": QUICK,
+        "schedule": "constant",
+    },
+    **{
+        caption: {**FITTED, "model": model, **fields}
+        for caption, (model, fields) in SMALL.items()
+    },
+}
+DEFAULT = 1e-3  # of Keras' optimizers and of `Lanton`
+CONSTANT_RATES = {
+    "lanton": (5e-4, DEFAULT, 2e-3, 5e-3),
+    "keras_adamw": (DEFAULT, 3e-3, 1e-2),
+    "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
+}
+CONSTANT = tuple(
+    Grid(
+        caption=caption,
+        rows=tuple(
+            (label_of(name), run_for(name, rate, **fields))
+            for name, rates in CONSTANT_RATES.items()
+            for rate in rates
+        ),
+        seeds=CHOOSING,
+    )
+    for caption, fields in CONSTANT_FIELDS.items()
+)
+
 # What `python -m experiments` trains, in this order. Nothing that an earlier
 # commit trained: today's code cannot.
 QUESTIONS = {
@@ -527,4 +588,5 @@ QUESTIONS = {
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW, *FROM_ADAMW),
     "cnn_from_adamw": (CNN_FROM_ADAMW,),
+    "constant": CONSTANT,
 }
