@@ -91,6 +91,16 @@ CONTESTANTS = {
         "lanton",
         {**BEFORE, **CUBIC, "noise": None},
     ),
+    "lanton_by_adamw": Contestant(
+        "`Lanton()`, embeddings by AdamW",
+        "lanton",
+        {
+            **DEFAULTS,
+            **SIGNAL,
+            "auxiliary_adamw.roles": ("embedding", "vector"),
+            "embedding_scale": None,
+        },
+    ),
     "lanton_fine_tuning": Contestant(
         "`Lanton.for_fine_tuning()`",
         "lanton",

@@ -61,6 +61,7 @@ TABLES = {
     "widths": sweeps.WIDTHS,
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
+    "constant_rates": sweeps.CONSTANT,
     "cnn": (sweeps.CNN,),
     "cnn_from_adamw": (sweeps.CNN_FROM_ADAMW,),
     "fine_tuning": tasks.FINE_TUNING,
@@ -157,6 +158,33 @@ def noise(results):
     return tables.pairs(sweeps.NOISE, results)
 
 
+def constant(results):
+    """Without a schedule: at the default rate, and at the best that ran."""
+    names = [*sweeps.CONSTANT_RATES]
+    frames = {
+        grid.caption: tables.by_value(grid, results) for grid in sweeps.CONSTANT
+    }
+
+    def cells(caption, label):
+        losses = frames[caption].T.get(label, pd.Series(dtype=float)).dropna()
+        if losses.empty:
+            return ["", ""]
+        default = losses.get(sweeps.DEFAULT)
+        return [
+            "" if default is None else f"{default:.3g}",
+            f"{losses.min():.3g} ({losses.idxmin():g})",
+        ]
+
+    labels = [search.label_of(name) for name in names]
+    rows = [
+        [caption, *(x for label in labels for x in cells(caption, label))]
+        for caption in frames
+    ]
+    return markdown(
+        ["", *(x for label in labels for x in (label, "best"))], rows
+    )
+
+
 def repeats(results):
     """How far two results of one run lie apart."""
     rows = []
@@ -217,6 +245,7 @@ BODIES = {
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
+    "constant": constant,
     "one_rate": lambda results: tables.one_rate_table(
         sweeps.DEFAULT_RATE, results
     ),

@@ -13,6 +13,8 @@ from keras import ops
 from experiments import image_data
 from experiments.optimizers import construct
 
+HELD_OUT = 5_000  # images
+
 
 @dataclasses.dataclass(frozen=True)
 class Task:
@@ -50,9 +52,9 @@ def true_with(random, logits):
 
 
 def of_images(images, count):
-    """The first training images of a data set and all test images, by label."""
-    x = images.x_train[:count], images.x_test
-    y = images.y_train[:count], images.y_test
+    """The first training images of a data set and test images."""
+    x = images.x_train[:count], images.x_test[:HELD_OUT]
+    y = images.y_train[:count], images.y_test[:HELD_OUT]
     return (x[0], y[0].astype("int32")), (x[1], y[1].astype("int32"))
 
 
@@ -88,7 +90,7 @@ def cnn(images):
             layers.Dense(10),
         ]
     )
-    return Task(model, CLASSES, *of_images(images, 12_000))
+    return Task(model, CLASSES, *of_images(images, 6_000))
 
 
 def autoencoder(images):

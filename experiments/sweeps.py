@@ -521,7 +521,10 @@ SMALL = {
         "mlp",
         {**IMAGES_OF_SMALL, "epochs": 6},
     ),
-    "clothes, two convolutions": ("cnn", {**IMAGES_OF_SMALL, "epochs": 4}),
+    "clothes, two convolutions": (
+        "cnn",
+        {**IMAGES_OF_SMALL, "batch_size": 64, "epochs": 3},
+    ),
     "clothes, autoencoder": (
         "autoencoder",
         {**IMAGES_OF_SMALL, "epochs": 6},
@@ -559,7 +562,9 @@ CONSTANT_RATES = {
     "lanton": (5e-4, DEFAULT, 2e-3, 5e-3),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
+    "lanton_by_adamw": (DEFAULT,),
 }
+WITH_CATEGORIES = ("table", "recommender")
 CONSTANT = tuple(
     Grid(
         caption=caption,
@@ -567,6 +572,8 @@ CONSTANT = tuple(
             (label_of(name), run_for(name, rate, **fields))
             for name, rates in CONSTANT_RATES.items()
             for rate in rates
+            if name != "lanton_by_adamw"
+            or fields.get("model") in WITH_CATEGORIES
         ),
         seeds=CHOOSING,
     )

@@ -88,9 +88,10 @@ class Lanton(LMOOptimizer):
 
     Args:
         learning_rate: Float, `keras.optimizers.schedules` schedule, or a
-            callable without arguments. With `gradient_accumulation_steps`
-            Keras counts micro-steps in schedules; `UpdateSchedule` counts
-            updates.
+            callable without arguments. The peak of a schedule that falls to
+            zero is higher than a constant rate, about 0.005. With
+            `gradient_accumulation_steps` Keras counts micro-steps in
+            schedules; `UpdateSchedule` counts updates. Defaults to 0.001.
         beta_1: Decay of the momentum B, in [0, 1).
         nesterov: Whether b1 B_t + (1 - b1) G_t goes to line 6.
         momentum_warmup: Whether 1 - b1 is at least min(0.1, 16 / t) on step
@@ -142,7 +143,7 @@ class Lanton(LMOOptimizer):
             was received.
 
     Examples:
-        >>> model.compile(optimizer=Lanton(learning_rate=5e-3), loss="mse")
+        >>> model.compile(optimizer=Lanton(), loss="mse")
 
     References:
         Hao, Gong, Xu, Wang, Liu, Noise-Adaptive Layerwise Learning Rates,
@@ -159,7 +160,7 @@ class Lanton(LMOOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 5e-3,
+        learning_rate: Any = 1e-3,
         *,
         beta_1: float = 0.95,
         nesterov: bool = True,
@@ -227,7 +228,8 @@ class Lanton(LMOOptimizer):
         """Lanton with the paper's settings.
 
         Args:
-            learning_rate: As in the constructor.
+            learning_rate: As in the constructor. Defaults to 0.005, the peak
+                in the paper's runs of GPT-2 small.
             **kwargs: Arguments of the constructor, instead of the paper's.
 
         References:

@@ -43,7 +43,8 @@ FUSED = {
 }
 ATTENTION = re.compile(r"attention|attn|/mha", re.IGNORECASE)
 MANY_OUTPUTS = 8192
-USUAL_RATES = (1e-3, 0.1)  # of Lanton: docs/method.md
+# Of Lanton, docs/guides/learning_rate.md: constant ones, peaks of schedules.
+CONSTANT_RATES, PEAK_RATES = (2.5e-4, 0.02), (1e-3, 0.1)
 # Lanton's rate over AdamW's, as is usual: at their best rates on a small GPT-2
 # (docs/method.md), and the most of the paper's tables.
 OVER_ADAMW = (1.0, 50.0)
@@ -324,7 +325,7 @@ def _suspicions(
     yield from _heads(specs)
     yield from _fused_kernels(specs)
     if isinstance(optimizer, Lanton):
-        yield from _rates(rate, adamw)
+        yield from _rates(optimizer, rate, adamw)
         yield from _fine_tuning(specs, optimizer, rate, adamw)
 
 
@@ -413,9 +414,14 @@ def _axes(spec: VariableSpec) -> str:
     return f"input_axes={spec.input_axes}, output_axes={spec.output_axes}, "
 
 
-def _rates(rate: float, adamw: float | None) -> Iterator[str]:
+def _rates(
+    optimizer: Lanton, rate: float, adamw: float | None
+) -> Iterator[str]:
     """A rate far from those that Lanton trains well with."""
-    low, high = USUAL_RATES
+    usual, what = PEAK_RATES, "peaks of schedules are mostly 0.005 to 0.02."
+    if optimizer.schedule is None:
+        usual, what = CONSTANT_RATES, "without a schedule 0.001 is the default."
+    what = f"{what} See `keras_lanton.find_learning_rate`."
     if adamw is not None:
         least, most = (factor * adamw for factor in OVER_ADAMW)
         if not least <= rate <= most:
@@ -424,14 +430,7 @@ def _rates(rate: float, adamw: float | None) -> Iterator[str]:
                 "in the paper it was 6 to 50 times AdamW's, and "
                 f"`Lanton.from_adamw` takes {RATE_OVER_ADAMW:g} times."
             )
-    elif rate < low:
-        yield (
-            f"A learning rate of {rate:g} would suit AdamW: Lanton trains best "
-            "with several times that, its default is 0.005. See "
-            "`Lanton.from_adamw` and `keras_lanton.find_learning_rate`."
-        )
-    if rate > high:
-        yield (
-            f"A learning rate of {rate:g} is high: the default is 0.005. See "
-            "`keras_lanton.find_learning_rate`."
-        )
+    elif rate < usual[0]:
+        yield f"A learning rate of {rate:g} is low: {what}"
+    if rate > usual[1]:
+        yield f"A learning rate of {rate:g} is high: {what}"

@@ -131,7 +131,8 @@ def find_learning_rate(
 
     Examples:
         >>> found = find_learning_rate(model, x, y, steps=10, verbose=False)
-        >>> optimizer = Lanton(found.learning_rate)
+        >>> cosine = keras.optimizers.schedules.CosineDecay
+        >>> optimizer = Lanton(cosine(found.learning_rate, decay_steps=1000))
     """
     check_numbers(NUMBERS, batch_size=batch_size, steps=steps, seed=seed)
     tried = _check_rates(rates)

@@ -31,7 +31,7 @@ def test_explain():
         "weights of small (",
         "hidden: 4 variables (2 queries and keys, 2 values and attention "
         "outputs), 256 weights",
-        "updates of RMS 0.0098.",
+        "updates of RMS 0.00196.",
         "embedding: 2 variables (1 embedding, 1 head)",
         "AdamW updates them, at 1 times the rate",
         "each matrix once in 10 steps",
@@ -110,14 +110,17 @@ def test_suspicious_models():
 WARM_UP = keras.optimizers.schedules.CosineDecay(
     0.0, 900, warmup_target=1e-3, warmup_steps=100
 )
+COLD = keras.optimizers.schedules.CosineDecay(5e-4, 900)
 
 
 @pytest.mark.parametrize(
     "rate, adamw, said",
     [
         (5e-3, None, None),
-        (3e-4, None, "would suit AdamW"),
-        (0.5, None, "is high"),
+        (1e-4, None, "0.0001 is low: without a schedule 0.001 is the default"),
+        (0.05, None, "is high"),
+        (keras.optimizers.schedules.CosineDecay(5e-3, 900), None, None),
+        (COLD, None, "0.0005 is low: peaks of schedules are mostly 0.005"),
         (5e-3, 1e-3, "`Lanton.for_fine_tuning`"),
         (5e-3, keras.optimizers.AdamW(8e-3), "AdamW's learning rate was 0.008"),
         (3e-2, 1e-4, "AdamW's learning rate was 0.0001"),

@@ -1,0 +1,44 @@
+"""Small models at one rate."""
+
+import keras
+import numpy as np
+import pytest
+
+from experiments import image_data
+from experiments import sweeps
+from experiments.search import run_for
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "jax", reason="JAX trains them"
+)
+
+
+def made_up_images():
+    random = np.random.default_rng(0)
+    parts = (
+        (random.random((n, 28, 28, 1)), random.integers(0, 10, n))
+        for n in (200, 100)
+    )
+    return image_data.of_keras(parts)
+
+
+@pytest.mark.parametrize("caption", sweeps.SMALL)
+def test_tasks_train(caption, monkeypatch, tmp_path):
+    from experiments import small
+
+    def some(task):
+        """The same with 64 examples."""
+        x, y = task.training
+        x = [one[:64] for one in x] if isinstance(x, list) else x[:64]
+        return small.Task(task.model, task.loss, (x, y[:64]), (x, y[:64]))
+
+    model, fields = sweeps.SMALL[caption]
+    task = small.TASKS[model]
+    monkeypatch.setitem(small.TASKS, model, lambda data: some(task(data)))
+    monkeypatch.setattr(small, "images_of", lambda *given: made_up_images())
+    given = {**sweeps.FITTED, **fields, "model": model, "epochs": 2}
+    run = run_for("keras_adamw", 1e-3, **given)
+    result = small.train(run, tmp_path)
+    assert result["loss"] == min(result["losses"])
+    assert len(result["losses"]) == 2
+    assert np.isfinite(result["loss"])
