@@ -61,7 +61,7 @@ TABLES = {
     "widths": sweeps.WIDTHS,
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
-    "constant_rates": sweeps.CONSTANT,
+    "at_each_rate": sweeps.AT_ONE_RATE,
     "cnn": (sweeps.CNN,),
     "cnn_from_adamw": (sweeps.CNN_FROM_ADAMW,),
     "fine_tuning": tasks.FINE_TUNING,
@@ -158,30 +158,24 @@ def noise(results):
     return tables.pairs(sweeps.NOISE, results)
 
 
-def constant(results):
-    """Without a schedule: at the default rate, and at the best that ran."""
-    names = [*sweeps.CONSTANT_RATES]
-    frames = {
-        grid.caption: tables.by_value(grid, results) for grid in sweeps.CONSTANT
-    }
-
-    def cells(caption, label):
-        losses = frames[caption].T.get(label, pd.Series(dtype=float)).dropna()
-        if losses.empty:
-            return ["", ""]
-        default = losses.get(sweeps.DEFAULT)
-        return [
-            "" if default is None else f"{default:.3g}",
-            f"{losses.min():.3g} ({losses.idxmin():g})",
-        ]
-
-    labels = [search.label_of(name) for name in names]
-    rows = [
-        [caption, *(x for label in labels for x in cells(caption, label))]
-        for caption in frames
-    ]
+def without_schedule(results):
+    """One rate throughout: the default, and the best that ran in brackets."""
+    rows, labels = [], {}
+    for grid in sweeps.AT_ONE_RATE:
+        cells = {}
+        for label, losses in tables.by_value(grid, results).iterrows():
+            default, best = losses.get(sweeps.DEFAULT), losses.idxmin()
+            cells[label] = f"{losses.min():.3g} ({best:g})"
+            if default is not None and default > losses.min():
+                cells[label] = f"{default:.3g}, {cells[label]}"
+        labels |= dict.fromkeys(cells)
+        rows.append((grid.caption, cells))
     return markdown(
-        ["", *(x for label in labels for x in (label, "best"))], rows
+        ["", *labels],
+        [
+            [caption, *(cells.get(label, "") for label in labels)]
+            for caption, cells in rows
+        ],
     )
 
 
@@ -245,7 +239,7 @@ BODIES = {
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
-    "constant": constant,
+    "without_schedule": without_schedule,
     "one_rate": lambda results: tables.one_rate_table(
         sweeps.DEFAULT_RATE, results
     ),

@@ -512,72 +512,60 @@ CNN_FROM_ADAMW = Table(
     seeds=REPORTING,
     reference=label_of("cnn_adamw"),
 )
+
 # -- One rate throughout, as in scripts without a schedule -------------------
 
-IMAGES_OF_SMALL = {"images": "fashion_mnist", "batch_size": 128}
-# By caption: the model, and fields of its runs.
+
+def small(model, batch_size, epochs, **fields):
+    """Fields of a run of one of `small.TASKS`."""
+    without = ("size", "text", "initial", "tokens_per_weight")
+    common = {"kind": "small", **dict.fromkeys(without), **fields}
+    sizes = {"batch_size": batch_size, "epochs": epochs}
+    return {"model": model, **sizes, **common}
+
+
+CLOTHES = {"images": "fashion_mnist"}
+# By caption, fields of the runs.
 SMALL = {
-    "clothes, two hidden layers": (
-        "mlp",
-        {**IMAGES_OF_SMALL, "epochs": 6},
-    ),
-    "clothes, two convolutions": (
-        "cnn",
-        {**IMAGES_OF_SMALL, "batch_size": 64, "epochs": 3},
-    ),
-    "clothes, autoencoder": (
-        "autoencoder",
-        {**IMAGES_OF_SMALL, "epochs": 6},
-    ),
-    "time series, LSTM": ("lstm", {"batch_size": 64, "epochs": 6}),
-    "smooth function, three hidden layers": (
-        "regression",
-        {"batch_size": 64, "epochs": 20},
-    ),
-    "numbers and categories": ("table", {"batch_size": 128, "epochs": 6}),
-    "ratings, users and items": (
-        "recommender",
-        {"batch_size": 64, "epochs": 5},
-    ),
-}
-FITTED = {
-    "kind": "small",
-    "size": None,
-    "text": None,
-    "initial": None,
-    "tokens_per_weight": None,
-}
-CONSTANT_FIELDS = {
-    "GPT-2, S, 1,024 tokens": {
-        "tokens_per_weight": QUICK,
-        "schedule": "constant",
-    },
-    **{
-        caption: {**FITTED, "model": model, **fields}
-        for caption, (model, fields) in SMALL.items()
-    },
+    "clothes, two hidden layers": small("mlp", 128, 6, **CLOTHES),
+    "clothes, two convolutions": small("cnn", 64, 3, **CLOTHES),
+    "clothes, autoencoder": small("autoencoder", 128, 6, **CLOTHES),
+    "time series, LSTM": small("lstm", 64, 6),
+    "smooth function, three hidden layers": small("regression", 64, 20),
+    "numbers and categories": small("table", 128, 6),
+    "ratings of items by users": small("recommender", 64, 5),
 }
 DEFAULT = 1e-3  # of Keras' optimizers and of `Lanton`
-CONSTANT_RATES = {
+ONE_RATES = {
     "lanton": (5e-4, DEFAULT, 2e-3, 5e-3),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
-    "lanton_by_adamw": (DEFAULT,),
 }
-WITH_CATEGORIES = ("table", "recommender")
-CONSTANT = tuple(
-    Grid(
-        caption=caption,
-        rows=tuple(
-            (label_of(name), run_for(name, rate, **fields))
-            for name, rates in CONSTANT_RATES.items()
-            for rate in rates
-            if name != "lanton_by_adamw"
-            or fields.get("model") in WITH_CATEGORIES
-        ),
-        seeds=CHOOSING,
-    )
-    for caption, fields in CONSTANT_FIELDS.items()
+WITH_TABLES = ("table", "recommender")
+
+
+def at_one_rate(caption, more=(), **fields):
+    """A `Grid` of a task by rate; `more` are further rows."""
+    rows = [
+        (label_of(name), run_for(name, rate, **fields))
+        for name, rates in ONE_RATES.items()
+        for rate in rates
+    ]
+    if fields.get("model") in WITH_TABLES:
+        name = "lanton_by_adamw"
+        rows.append((label_of(name), run_for(name, DEFAULT, **fields)))
+    return Grid(caption=caption, rows=(*rows, *more), seeds=CHOOSING)
+
+
+SCHEDULED = run_for("lanton", 5e-3, tokens_per_weight=QUICK)
+AT_ONE_RATE = (
+    at_one_rate(
+        "GPT-2, S, 1,024 tokens",
+        [("`Lanton()`, warm-up and cosine", SCHEDULED)],
+        tokens_per_weight=QUICK,
+        schedule="constant",
+    ),
+    *(at_one_rate(caption, **fields) for caption, fields in SMALL.items()),
 )
 
 # What `python -m experiments` trains, in this order. Nothing that an earlier
@@ -595,5 +583,5 @@ QUESTIONS = {
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW, *FROM_ADAMW),
     "cnn_from_adamw": (CNN_FROM_ADAMW,),
-    "constant": CONSTANT,
+    "without_schedule": AT_ONE_RATE,
 }

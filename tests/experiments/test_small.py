@@ -32,12 +32,12 @@ def test_tasks_train(caption, monkeypatch, tmp_path):
         x = [one[:64] for one in x] if isinstance(x, list) else x[:64]
         return small.Task(task.model, task.loss, (x, y[:64]), (x, y[:64]))
 
-    model, fields = sweeps.SMALL[caption]
+    fields = {**sweeps.SMALL[caption], "epochs": 2}
+    model = fields["model"]
     task = small.TASKS[model]
     monkeypatch.setitem(small.TASKS, model, lambda data: some(task(data)))
     monkeypatch.setattr(small, "images_of", lambda *given: made_up_images())
-    given = {**sweeps.FITTED, **fields, "model": model, "epochs": 2}
-    run = run_for("keras_adamw", 1e-3, **given)
+    run = run_for("keras_adamw", 1e-3, **fields)
     result = small.train(run, tmp_path)
     assert result["loss"] == min(result["losses"])
     assert len(result["losses"]) == 2
