@@ -64,7 +64,7 @@ FINE_TUNING = tuple(
         decide=all_of(
             fixed(
                 (
-                    "`Lanton.for_fine_tuning()` at its default rate",
+                    "`Lanton.for_fine_tuning()` at a low rate",
                     fine_tuned("lanton_fine_tuning", 2.5e-3, base),
                 )
             ),

@@ -240,7 +240,7 @@ class Lanton(LMOOptimizer):
 
     @classmethod
     def for_fine_tuning(
-        cls, learning_rate: Any = 2.5e-3, **kwargs: Any
+        cls, learning_rate: Any = 1e-3, **kwargs: Any
     ) -> "Lanton":
         """Lanton for training a pretrained model on other data.
 
@@ -253,7 +253,7 @@ class Lanton(LMOOptimizer):
             **kwargs: Arguments of the constructor, instead of these.
 
         Examples:
-            >>> Lanton.for_fine_tuning(2.5e-3).auxiliary_adamw.roles
+            >>> Lanton.for_fine_tuning().auxiliary_adamw.roles
             ('embedding', 'vector')
         """
         return cls(learning_rate, **{**FINE_TUNING, **kwargs})

@@ -332,7 +332,6 @@ def test_for_fine_tuning():
         "auxiliary_adamw",
         "beta_1",
         "embedding_scale",  # AdamW has none
-        "learning_rate",
         "weight_decay",
     }
     optimizer = Lanton.for_fine_tuning(1e-3, weight_decay=0.1)

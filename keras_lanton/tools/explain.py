@@ -48,7 +48,8 @@ CONSTANT_RATES, PEAK_RATES = (2.5e-4, 0.02), (1e-3, 0.1)
 # Lanton's rate over AdamW's, as is usual: at their best rates on a small GPT-2
 # (docs/method.md), and the most of the paper's tables.
 OVER_ADAMW = (1.0, 50.0)
-LORA_RATE = 5e-3  # docs/guides/training.md: start adapters here
+# Of low-rank adapters, to start with: a constant one, and a schedule's peak.
+LORA_RATES = 2e-3, 5e-3
 
 
 def explain(
@@ -337,11 +338,12 @@ def _fine_tuning(
 ) -> Iterator[str]:
     """Settings for pretraining, on a model that seems to be trained."""
     if any(spec.path.split("/")[-1].startswith("lora_") for spec in specs):
-        if rate < LORA_RATE:
+        least = LORA_RATES[optimizer.schedule is not None]
+        if rate < least:
             yield (
                 f"A learning rate of {rate:g} is low for low-rank adapters: "
-                "start with two to four times that of all weights, 0.005 to "
-                "0.01."
+                "start with two to four times that of all weights, "
+                f"{least:g} to {2 * least:g}."
             )
     elif adamw is not None and "embedding" not in optimizer.adamw_roles:
         if any(spec.role == "embedding" for spec in specs):

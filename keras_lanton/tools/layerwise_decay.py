@@ -37,7 +37,7 @@ def layerwise_decay(model: keras.Model, factor: float) -> dict[str, float]:
         >>> blocks = [keras.layers.Dense(4, name=f"block_{i}") for i in (0, 1)]
         >>> model = keras.Sequential([keras.Input((4,)), *blocks])
         >>> factors = layerwise_decay(model, 0.9)
-        >>> Lanton.for_fine_tuning(2.5e-3, rate_multipliers=factors)
+        >>> Lanton.for_fine_tuning(rate_multipliers=factors)
 
     References:
         Clark et al. 2020, ELECTRA, arXiv 2003.10555; Bao et al. 2021, BEiT,

@@ -143,7 +143,7 @@ def test_fine_tuning():
     for layer in model.layers:
         if isinstance(layer, layers.Embedding):
             layer.enable_lora(2)
-    text = told(model, Lanton.for_fine_tuning(2e-3), adamw=1e-3)
+    text = told(model, Lanton.for_fine_tuning(), adamw=1e-3)
     assert "is low for low-rank adapters" in text
     for variable in model.trainable_variables:
         if "lora" in variable.name:
