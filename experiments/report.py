@@ -57,7 +57,7 @@ TABLES = {
     "earlier_sizes": sweeps.sizes_of(sweeps.EARLIER),
     "large_batches": sweeps.LARGE_BATCHES,
     "large_vocabulary": (sweeps.LARGE_VOCABULARY,),
-    "default_rate": (sweeps.DEFAULT_RATE,),
+    "peak_rates": (sweeps.PEAK_RATES,),
     "widths": sweeps.WIDTHS,
     "decay": (sweeps.DECAY,),
     "momentum": sweeps.MOMENTUM,
@@ -241,7 +241,7 @@ BODIES = {
     "fine_tuning": fine_tuning,
     "without_schedule": without_schedule,
     "one_rate": lambda results: tables.one_rate_table(
-        sweeps.DEFAULT_RATE, results
+        sweeps.PEAK_RATES, results
     ),
     "repeats": repeats,
     "searches": searches,

@@ -133,14 +133,14 @@ def runs_at(rates, **fields):
 
 # Where `Lanton()` has the losses of the others, in budgets.
 DOWN_TO_ADAMW = (0.6, 0.7, 1.0)
-# At the default rate.
-AT_DEFAULT_RATE = fixed(
+# At the rate that the guide starts with.
+AT_ONE_PEAK = fixed(
     *((label_of(name), run_for(name, 5e-3, text="sotu")) for name in OURS)
 )
 FINALS = Table(
     caption="S, 1,024 tokens, `sotu`",
     decide=all_of(
-        AT_DEFAULT_RATE,
+        AT_ONE_PEAK,
         searched(searches_of(SPACES), text="sotu"),
     ),
     seeds=REPORTING,
@@ -187,7 +187,7 @@ def noise_of(ours):
 NOISE = (
     Table(
         caption=FINALS.caption,
-        decide=AT_DEFAULT_RATE,
+        decide=AT_ONE_PEAK,
         seeds=REPORTING,
         reference=label_of("lanton_without_noise"),
         curve=label_of("lanton"),
@@ -299,7 +299,7 @@ EARLIER_PLACES = (
     "M, 256 tokens",
     "L, 1,024 tokens, 5 tokens per weight",
 )
-DEFAULT_RATE = Grid(
+PEAK_RATES = Grid(
     caption="`Lanton()` by rate, one seed",
     of="size, tokens per batch, length",
     rows=tuple(
