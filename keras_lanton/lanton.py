@@ -268,16 +268,16 @@ class Lanton(LMOOptimizer):
     ) -> "Lanton":
         """Lanton with the settings of an AdamW.
 
-        The learning rate, or schedule, is AdamW's times `rate_factor`:
-        docs/guides/learning_rate.md has what this ended at. Weight decay,
-        clipping, averages, loss scale and accumulation are AdamW's. Its betas
-        and epsilon go to `auxiliary_adamw`. AdamW's config does not hold the
-        variables that it excludes from weight decay: give
-        `weight_decay_exclude`.
+        AdamW goes on updating embeddings, heads of language models, gains and
+        biases, with its rate, betas and epsilon. Hidden matrices have AdamW's
+        rate, or schedule, times `rate_factor`: docs/guides/learning_rate.md has
+        what this ended at. Weight decay, clipping, averages, loss scale and
+        accumulation are AdamW's. AdamW's config does not hold the variables
+        that it excludes from weight decay: give `weight_decay_exclude`.
 
         Args:
             adamw: A `keras.optimizers.AdamW` or `Adam`.
-            rate_factor: Lanton's rate over AdamW's, above 0.
+            rate_factor: Rate of hidden matrices over AdamW's, above 0.
             **kwargs: Arguments of the constructor, instead of AdamW's.
 
         Raises:

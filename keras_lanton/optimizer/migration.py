@@ -86,6 +86,8 @@ def from_adamw(adamw: Any, rate_factor: float) -> dict[str, Any]:
         "learning_rate": rate_of(config, rate_factor),
         "step_scale": "rms_matched",
         "auxiliary_adamw": AuxiliaryAdamW(
+            roles=("embedding", "vector"),
+            lr_ratio=1.0 / rate_factor,
             beta_1=config["beta_1"],
             beta_2=config["beta_2"],
             epsilon=config["epsilon"],

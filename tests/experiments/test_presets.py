@@ -146,7 +146,7 @@ def test_the_row_of_from_adamw_is_from_adamw():
             run.optimizer, run.learning_rate, options=run.options
         )
         for label, run in sweeps.FROM_ADAMW[0].rows
-        if label in ("AdamW", "`Lanton.from_adamw(adamw, rate_factor=2.5)`")
+        if label in ("AdamW", "`Lanton.from_adamw(adamw)`")
     )
     # "auto" is the estimator that the row names.
     noise = dataclasses.replace(ours.noise, estimator="auto")

@@ -50,6 +50,8 @@ def test_from_adamw():
     assert {name: config[name] for name in wanted} == wanted
     part = lanton.auxiliary_adamw
     assert (part.beta_1, part.beta_2, part.epsilon) == (0.9, 0.99, 1e-6)
+    assert part.roles == ("embedding", "vector")
+    assert part.lr_ratio == 0.4
     assert lanton.noise.alpha == 0.5
     assert rate_of(Lanton.from_adamw(adamw, rate_factor=3)) == pytest.approx(
         6e-3
