@@ -52,6 +52,15 @@ DEFAULTS = {
 BEFORE = {**DEFAULTS, "bias_correction": True}
 del BEFORE["momentum_warmup"], BEFORE["revision"]
 CUBIC = {"newton_schulz.coefficients": "cubic"}
+# What `Lanton.from_adamw` takes from AdamW.
+OF_ADAMW = {
+    "auxiliary_adamw.beta_1": 0.9,
+    "auxiliary_adamw.beta_2": 0.95,
+    "auxiliary_adamw.epsilon": 1e-7,
+    "auxiliary_adamw.epsilon_before_debiasing": True,
+    "auxiliary_adamw.lr_ratio": 1 / 2.5,  # of `rate_factor`
+    "step_scale": "rms_matched",
+}
 OF_FINE_TUNING = {
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,
@@ -90,16 +99,6 @@ CONTESTANTS = {
         "`Lanton(noise=None)`, cubic",
         "lanton",
         {**BEFORE, **CUBIC, "noise": None},
-    ),
-    "lanton_by_adamw": Contestant(
-        "`Lanton()`, embeddings by AdamW",
-        "lanton",
-        {
-            **DEFAULTS,
-            **SIGNAL,
-            "auxiliary_adamw.roles": ("embedding", "vector"),
-            "embedding_scale": None,
-        },
     ),
     "lanton_fine_tuning": Contestant(
         "`Lanton.for_fine_tuning()`",
@@ -141,6 +140,19 @@ CONTESTANTS = {
         "AdamW",
         "adamw",
         {"beta_1": 0.9, "beta_2": 0.999, "weight_decay": 0.004},
+    ),
+    "from_keras_adamw": Contestant(
+        "`Lanton.from_adamw(AdamW())`",
+        "lanton",
+        {
+            **DEFAULTS,
+            **SIGNAL,
+            **OF_ADAMW,
+            "auxiliary_adamw.beta_2": 0.999,
+            "auxiliary_adamw.roles": ("embedding", "vector"),
+            "embedding_scale": None,
+            "weight_decay": 0.004,
+        },
     ),
     "keras_muon_defaults": Contestant(
         "`keras.optimizers.Muon`",

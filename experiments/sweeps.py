@@ -1,5 +1,6 @@
 """What is compared: the settings of all questions, as tables of runs."""
 
+from experiments.contestants import OF_ADAMW
 from experiments.search import CHOOSING
 from experiments.search import Grid
 from experiments.search import Table
@@ -436,16 +437,7 @@ LONGER_NEWTON_SCHULZ = Grid(
         for name in ("cubic", "polar_express")
     ),
 )
-# What `Lanton.from_adamw` takes from AdamW, and from the contestant "adamw". A
-# CNN has no embeddings.
-OF_ADAMW = {
-    "auxiliary_adamw.beta_1": 0.9,
-    "auxiliary_adamw.beta_2": 0.95,
-    "auxiliary_adamw.epsilon": 1e-7,
-    "auxiliary_adamw.epsilon_before_debiasing": True,
-    "auxiliary_adamw.lr_ratio": 1 / 2.5,  # of `rate_factor`
-    "step_scale": "rms_matched",
-}
+# What `Lanton.from_adamw` takes from the contestant "adamw".
 OF_CLIPPED = {
     **OF_ADAMW,
     "auxiliary_adamw.roles": ("embedding", "vector"),
@@ -501,7 +493,7 @@ CNN_FROM_ADAMW = Table(
                 "cnn_lanton",
                 4e-2,
                 {
-                    **OF_ADAMW,
+                    **OF_ADAMW,  # there are no embeddings
                     "auxiliary_adamw.beta_1": 0.8,
                     "auxiliary_adamw.beta_2": 0.999,
                     "beta_1": 0.95,
@@ -541,8 +533,8 @@ ONE_RATES = {
     "lanton": (5e-4, DEFAULT, 2e-3, 5e-3),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
+    "from_keras_adamw": (2.5 * DEFAULT,),
 }
-WITH_TABLES = ("table", "recommender")
 
 
 def at_one_rate(caption, more=(), **fields):
@@ -552,9 +544,6 @@ def at_one_rate(caption, more=(), **fields):
         for name, rates in ONE_RATES.items()
         for rate in rates
     ]
-    if fields.get("model") in WITH_TABLES:
-        name = "lanton_by_adamw"
-        rows.append((label_of(name), run_for(name, DEFAULT, **fields)))
     return Grid(caption=caption, rows=(*rows, *more), seeds=CHOOSING)
 
 

@@ -140,13 +140,18 @@ def test_data_order_depends_on_seed_and_step_alone():
     assert list(whole[:10]) != list(whole[10:20])
 
 
-def test_the_row_of_from_adamw_is_from_adamw():
+@pytest.mark.parametrize("grid", [sweeps.FROM_ADAMW[0], sweeps.AT_ONE_RATE[0]])
+def test_the_row_of_from_adamw_is_from_adamw(grid):
+    by_label = dict(reversed(grid.rows))  # the first one where there are more
+    runs = [
+        by_label["AdamW"],
+        *(run for label, run in by_label.items() if "from_adamw" in label),
+    ]
     adamw, ours = (
         optimizers.construct(
             run.optimizer, run.learning_rate, options=run.options
         )
-        for label, run in sweeps.FROM_ADAMW[0].rows
-        if label in ("AdamW", "`Lanton.from_adamw(adamw)`")
+        for run in runs
     )
     # "auto" is the estimator that the row names.
     noise = dataclasses.replace(ours.noise, estimator="auto")
