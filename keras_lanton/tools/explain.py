@@ -276,12 +276,13 @@ def _rest(
             f"each matrix once in {rate.interval} steps. {_slowed(rate)}"
         )
         if rate.within_matrices:
-            yield (
-                "The noise of rows and columns is measured too: hidden "
-                "matrices are updated in units of it, and entries of "
-                "embeddings and heads whose momentum is mostly noise get "
-                "smaller updates."
-            )
+            what = "hidden matrices are updated in units of it"
+            if "embedding" in optimizer.lmo_roles:
+                what += (
+                    ", and entries of embeddings and heads whose momentum is "
+                    "mostly noise get smaller updates"
+                )
+            yield f"The noise of rows and columns is measured too: {what}."
     decay = optimizer.decay
     excluded = optimizer.get_config()["weight_decay_exclude"] or ()
     found = [

@@ -45,6 +45,8 @@ def test_explain():
 
 
 def test_explain_tells_how_embeddings_move():
+    text = told(make_model(), Lanton.from_adamw(keras.optimizers.AdamW()))
+    assert "hidden matrices are updated in units of it." in text
     text = told(make_model(), Scion())
     assert "weights; by the signs of their momentum, updates of RMS" in text
     assert "by their normalized momentum" in text  # gains and biases
