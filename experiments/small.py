@@ -1,7 +1,6 @@
 """Small models as in Keras' guides, trained by `fit` at one rate throughout."""
 
 import dataclasses
-import functools
 import math
 import time
 
@@ -30,6 +29,7 @@ class Task:
 
 
 def dense(units, depth, activation="relu"):
+    """Hidden layers of one size."""
     return [layers.Dense(units, activation=activation) for _ in range(depth)]
 
 
@@ -43,12 +43,6 @@ def split(inputs, targets, count):
 
     first, rest = slice(count), slice(count, None)
     return (some(first), targets[first]), (some(rest), targets[rest])
-
-
-def true_with(random, logits):
-    """1 with the probability that the logits give, else 0, `(n, 1)`."""
-    chances = 1 / (1 + np.exp(-logits))
-    return (random.random(len(logits)) < chances).astype("float32")[:, None]
 
 
 def of_images(images, count):
@@ -153,9 +147,10 @@ def table(random):
     x = layers.Concatenate()([inputs[0], x])
     for layer in [*dense(64, 2), layers.Dense(1)]:
         x = layer(x)
+    answers = random.random(count) < 1 / (1 + np.exp(-logits))
     pairs = split(
         [numbers, categories.astype("int32")],
-        true_with(random, logits),
+        answers.astype("float32")[:, None],
         25_000,
     )
     return Task(keras.Model(inputs, x), CHANCE, *pairs)
@@ -190,16 +185,13 @@ TASKS = {
 }
 
 
-@functools.cache
-def images_of(name, folder):
-    return image_data.load(name, folder)
-
-
 def train(run, cache):
     """The result of a run, as JSON has it; `cache` may have the images."""
     started = time.perf_counter()
     data = (
-        images_of(run.images, cache) if run.images else np.random.default_rng(0)
+        image_data.load(run.images, cache)
+        if run.images
+        else np.random.default_rng(0)
     )
     keras.utils.set_random_seed(run.seed)
     task = TASKS[run.model](data)

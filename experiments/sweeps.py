@@ -13,6 +13,7 @@ from experiments.search import scaled
 from experiments.search import searched
 from experiments.search import tune
 from experiments.tasks import ADAMW
+from experiments.tasks import FINE_TUNED_AT_ONE_RATE
 from experiments.tasks import FINE_TUNING
 
 REPORTING = (11, 12, 13, 14, 15)  # seeds of the finals: none of them tunes
@@ -517,12 +518,12 @@ def small(model, batch_size, epochs, **fields):
     return {"model": model, **sizes, **common}
 
 
-CLOTHES = {"images": "fashion_mnist"}
+FASHION = {"images": "fashion_mnist"}
 # By caption, fields of the runs.
 SMALL = {
-    "clothes, two hidden layers": small("mlp", 128, 6, **CLOTHES),
-    "clothes, two convolutions": small("cnn", 64, 3, **CLOTHES),
-    "clothes, autoencoder": small("autoencoder", 128, 6, **CLOTHES),
+    "Fashion-MNIST, two hidden layers": small("mlp", 128, 6, **FASHION),
+    "Fashion-MNIST, two convolutions": small("cnn", 64, 3, **FASHION),
+    "Fashion-MNIST, autoencoder": small("autoencoder", 128, 6, **FASHION),
     "time series, LSTM": small("lstm", 64, 6),
     "smooth function, three hidden layers": small("regression", 64, 20),
     "numbers and categories": small("table", 128, 6),
@@ -556,6 +557,7 @@ AT_ONE_RATE = (
         schedule="constant",
     ),
     *(at_one_rate(caption, **fields) for caption, fields in SMALL.items()),
+    FINE_TUNED_AT_ONE_RATE,
 )
 
 # What `python -m experiments` trains, in this order. Nothing that an earlier

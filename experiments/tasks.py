@@ -74,6 +74,22 @@ FINE_TUNING = tuple(
     )
     for base, name in (("adamw", "AdamW"),)
 )
+# Without a schedule, one seed.
+FINE_TUNED_AT_ONE_RATE = Grid(
+    caption="fine-tuning, GPT-2, S",
+    rows=tuple(
+        (label, fine_tuned(name, rate, "adamw").replace(schedule="constant"))
+        for label, name, rates in (
+            (
+                "`Lanton.for_fine_tuning()`",
+                "lanton_fine_tuning",
+                (6.25e-4, 1.25e-3, 2.5e-3),
+            ),
+            ("AdamW", "adamw", (1e-3, 4e-3)),
+        )
+        for rate in rates
+    ),
+)
 
 
 def adamws():

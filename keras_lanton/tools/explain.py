@@ -424,7 +424,7 @@ def _rates(
     usual, what = PEAK_RATES, "peaks of schedules are mostly 0.005 to 0.02."
     if optimizer.schedule is None:
         usual, what = CONSTANT_RATES, "without a schedule 0.001 is the default."
-    what = f"{what} See `keras_lanton.find_learning_rate`."
+    what = f"{what} See docs/guides/learning_rate.md."
     if adamw is not None:
         least, most = (factor * adamw for factor in OVER_ADAMW)
         if not least <= rate <= most:

@@ -36,7 +36,8 @@ def test_tasks_train(caption, monkeypatch, tmp_path):
     model = fields["model"]
     task = small.TASKS[model]
     monkeypatch.setitem(small.TASKS, model, lambda data: some(task(data)))
-    monkeypatch.setattr(small, "images_of", lambda *given: made_up_images())
+    images = made_up_images()
+    monkeypatch.setattr(image_data, "load", lambda *given: images)
     run = run_for("keras_adamw", 1e-3, **fields)
     result = small.train(run, tmp_path)
     assert result["loss"] == min(result["losses"])

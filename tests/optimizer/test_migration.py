@@ -59,6 +59,28 @@ def test_from_adamw():
     assert rate_of(Lanton.from_adamw(adamw, learning_rate=0.5)) == 0.5
 
 
+def test_embeddings_and_biases_move_as_with_adamw():
+    rng = np.random.default_rng(0)
+    start = [rng.standard_normal((6, 4)), rng.standard_normal(4)]
+    gradients = rng.standard_normal((3, 6, 4)), rng.standard_normal((3, 4))
+    adamw = keras.optimizers.AdamW(SCHEDULE, weight_decay=0.1)
+    ended = []
+    for optimizer in (adamw, Lanton.from_adamw(adamw, rate_factor=3.0)):
+        names = ("embeddings", "bias")
+        variables = [
+            keras.Variable(x.astype("float32"), name=name)
+            for x, name in zip(start, names, strict=True)
+        ]
+        if optimizer is not adamw:
+            optimizer.assign_role("embedding", variables[0])
+        optimizer.build(variables)
+        for some in zip(*gradients, strict=True):
+            optimizer.apply([keras.ops.cast(g, "float32") for g in some])
+        ended.append([keras.ops.convert_to_numpy(v) for v in variables])
+    for ours, theirs in zip(ended[1], ended[0], strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
 def test_from_adam():
     lanton = Lanton.from_adamw(keras.optimizers.Adam(1e-3))
     assert lanton.weight_decay is None
