@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec
 
@@ -25,6 +26,36 @@ SMALL = 65536
 
 class JaxBackend(Backend):
     """The functions that JAX does otherwise."""
+
+    def for_compiler(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """Within it the compiler lays out tensors on all axes of a mesh.
+
+        An axis of `AxisType.Explicit` is part of a tensor's type: there each
+        operation would have to say how its result is laid out.
+        """
+
+        @functools.wraps(update)
+        def automatic(
+            optimizer: Any, gradients: Any, variables: Any, learning_rate: Any
+        ) -> None:
+            held = [*optimizer.built_on, *optimizer.variables]
+            old = [jax.typeof(v.value).sharding for v in held]
+            meshes = [x.mesh for x in old if x.mesh.explicit_axes]
+            if not meshes:
+                update(optimizer, gradients, variables, learning_rate)
+                return
+            mesh = _automatic(meshes[0].abstract_mesh)
+            with jax.sharding.use_abstract_mesh(mesh):
+                for v in held:
+                    v.assign(_untyped(v.value))
+                rate = _untyped(jnp.asarray(learning_rate))
+                update(optimizer, _untyped(gradients), variables, rate)
+            everywhere = _layout(meshes[0])
+            for v, x in zip(held, old, strict=True):
+                layout = everywhere if x.mesh.empty else x
+                v.assign(jax.sharding.reshard(v.value, layout))
+
+        return automatic
 
     def each(self, function: Callable[[Any], Tensor], stack: Any) -> Tensor:
         return jax.lax.map(function, stack)
@@ -142,13 +173,14 @@ class JaxBackend(Backend):
     def layouts(self, variables: Sequence[Any]) -> list[Any]:
         """The sharding of each variable over devices; None for one of them.
 
-        None too while a step is traced.
+        None too while a step is traced. All axes are automatic, as within
+        `for_compiler`.
         """
         values = [variable.value for variable in variables]
         return [
             None
             if self.is_compiled(x) or x.sharding.num_devices == 1
-            else x.sharding
+            else _without_types(x.sharding)
             for x in values
         ]
 
@@ -238,6 +270,25 @@ def _run_time_numbers(numbers: Iterable[int]) -> list[Tensor]:
     rest = list(range(31, 0, -1))
     vectors = [np.array([i, *rest], "int32") for i in numbers]
     return [jax.lax.optimization_barrier(vector)[0] for vector in vectors]
+
+
+def _automatic(mesh: Any) -> Any:
+    """The mesh with automatic axes."""
+    return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _without_types(sharding: Any) -> Any:
+    """The sharding, on a mesh of automatic axes."""
+    mesh = getattr(sharding, "mesh", None)
+    if mesh is None or not mesh.explicit_axes:
+        return sharding
+    return _layout(_automatic(mesh), *sharding.spec)
+
+
+def _untyped(tensors: Any) -> Any:
+    """Tensors within a mesh of automatic axes."""
+    specs = jax.tree.map(lambda x: PartitionSpec(), tensors)
+    return jax.sharding.reshard(tensors, specs)
 
 
 def _layout(mesh: Any, *spec: Any) -> NamedSharding:

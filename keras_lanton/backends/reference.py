@@ -108,9 +108,9 @@ class Backend(Arithmetic, abc.ABC):
         """Nothing within is recorded for gradients."""
         return contextlib.nullcontext()
 
-    def eager(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, outside of what a compiler of the backend traces."""
-        return function
+    def for_compiler(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        """`update_variables`, as a compiler of the backend can take it."""
+        return update
 
     def closes_window(self, micro_steps: Any, steps: int | None) -> Any:
         """Returns whether a window of accumulation closes here; None if always.

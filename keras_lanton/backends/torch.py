@@ -36,9 +36,9 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     def __init__(self) -> None:
         self._constants: dict[tuple[int, str], Tensor] = {}
 
-    def eager(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def for_compiler(self, update: Callable[..., Any]) -> Callable[..., Any]:
         """Outside of torch.compile, which would trace every bucket."""
-        disabled: Callable[..., Any] = torch.compiler.disable(function)
+        disabled: Callable[..., Any] = torch.compiler.disable(update)
         return disabled
 
     def after(self, earlier: Tensor, value: Tensor) -> Tensor:

@@ -268,7 +268,7 @@ class LayerwiseOptimizer(Deciding, Stateful):
             if self.built:  # a compiled step's tensor must not outlive it
                 self._state.skipped_before = None
 
-    @backend.eager
+    @backend.for_compiler
     def update_variables(
         self,
         gradients: Sequence[Tensor],

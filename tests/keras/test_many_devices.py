@@ -276,6 +276,65 @@ def jax_mesh(options, rows, columns, bad_step=None):
     return [fit(options, bad_step), alone]
 
 
+def jax_explicit(options, rows, columns, bad_step=None):
+    """A loop of one's own, on a mesh of `jax.make_mesh` and on one device."""
+    import jax
+    from jax.sharding import AxisType
+    from jax.sharding import NamedSharding
+    from jax.sharding import PartitionSpec
+
+    explicit = (AxisType.Explicit, AxisType.Explicit)
+    mesh = jax.make_mesh((rows, columns), ("batch", "model"), explicit)
+    found = [jax_loop(options, bad_step)]
+    with jax.set_mesh(mesh):
+        put = [
+            lambda x, spec=spec: jax.device_put(
+                x, NamedSharding(mesh, PartitionSpec(*spec))
+            )
+            for spec in (("batch",), (None, "model"))
+        ]
+        found.append(jax_loop(options, bad_step, *put))
+    return found
+
+
+def jax_loop(options, bad_step, put_rows=np.asarray, put_matrix=np.asarray):
+    """Two matrices, fitted to random rows."""
+    import jax
+
+    rng = np.random.default_rng(0)
+    weights = [
+        keras.Variable(rng.standard_normal((16, 16)) / 4, name=name)
+        for name in ("kernel_in", "kernel_out")
+    ]
+    optimizer = make_optimizer(options)
+    optimizer.build(weights)
+    X = [put_matrix(v.value) for v in weights]
+    state = [v.value for v in optimizer.variables]
+
+    @jax.jit
+    def step(X, state, x, y):
+        def loss(X):
+            return ((jax.numpy.tanh(x @ X[0]) @ X[1] - y) ** 2).mean()
+
+        return optimizer.stateless_apply(state, jax.grad(loss)(X), X)
+
+    for number in range(STEPS):
+        x, y = rng.standard_normal((2, 8, 16)).astype("float32")
+        if number == bad_step:
+            y[-1] = np.nan
+        X, state = step(X, state, put_rows(x), put_rows(y))
+    for variable, value in zip(
+        [*weights, *optimizer.variables], [*X, *state], strict=True
+    ):
+        variable.assign(np.asarray(value))
+    noise = [one["noise"].tolist() for one in optimizer.noise_report().values()]
+    return {
+        "skipped": optimizer.skipped_steps,
+        "weights": [np.asarray(x).tolist() for x in X],
+        "noise": noise,
+    }
+
+
 def jax_collectives(options, rows, columns):
     """Of `optimizer.apply` alone, weights and state staying where they are."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -536,6 +595,7 @@ CASES = {
     one.__name__: one
     for one in (
         jax_mesh,
+        jax_explicit,
         jax_collectives,
         jax_backbone,
         jax_processes,
@@ -607,6 +667,14 @@ def test_devices_of_a_mesh(mesh, name):
     whole = {**arguments, "rows": rows, "columns": columns}
     found, wanted = run("jax_mesh", whole, rows * columns)
     assert_same(found, wanted, arguments["bad_step"])
+
+
+@on_jax
+def test_explicit_axes_of_a_mesh():
+    """Those of `jax.make_mesh`: AdamW's operations keep to them too."""
+    arguments = {**arguments_of("defaults"), "rows": 2, "columns": 2}
+    wanted, found = run("jax_explicit", arguments, 4)
+    assert_same(found, wanted, BAD_STEP)
 
 
 @on_jax
