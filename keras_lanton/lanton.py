@@ -298,11 +298,11 @@ class Lanton(LMOOptimizer):
     def from_muon(cls, muon: Any, **kwargs: Any) -> "Lanton":
         """Lanton with the settings of a Muon.
 
-        Hidden updates have Muon's size, on average over the matrices.
-        Embeddings get Lanton's updates, not AdamW's, and momentum is Lanton's.
-        Weight decay, clipping, averages, loss scale, accumulation,
-        Newton-Schulz steps and AdamW's betas, epsilon, rate and weight decay
-        are Muon's.
+        Hidden updates have Muon's size, on average over the matrices, and
+        Lanton's momentum. AdamW goes on updating embeddings, gains and biases,
+        with the betas, epsilon, rate and weight decay that Muon gives it; and
+        heads of language models. Weight decay, clipping, averages, loss scale,
+        accumulation and Newton-Schulz steps are Muon's.
 
         Args:
             muon: A `keras.optimizers.Muon`, or a

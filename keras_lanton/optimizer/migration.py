@@ -127,25 +127,16 @@ def from_muon(muon: Any) -> dict[str, Any]:
 
 def _from_own_muon(muon: Any) -> dict[str, Any]:
     """The arguments that an optimizer of this package shares with Lanton."""
-    found: dict[str, Any] = {
-        "nesterov": muon.nesterov,
-        "hidden_scale": muon.hidden_rms,
-        "newton_schulz": muon.newton_schulz,
-        "momentum_dtype": muon.momentum_dtype,
-        "nonfinite": muon.nonfinite,
-        "rounding": muon.rounding,
-    }
-    adamw = muon.auxiliary_adamw
-    if adamw is not None:
-        found["auxiliary_adamw"] = AuxiliaryAdamW(
-            lr_ratio=adamw.lr_ratio,
-            beta_1=adamw.beta_1,
-            beta_2=adamw.beta_2,
-            epsilon=adamw.epsilon,
-            weight_decay=adamw.weight_decay,
-            epsilon_before_debiasing=adamw.epsilon_before_debiasing,
-        )
-    return found
+    names = (
+        "auxiliary_adamw",
+        "momentum_dtype",
+        "nesterov",
+        "newton_schulz",
+        "nonfinite",
+        "rounding",
+    )
+    found = {name: getattr(muon, name) for name in names}
+    return {**found, "hidden_scale": muon.hidden_rms}
 
 
 def _from_keras_muon(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +153,8 @@ def _from_keras_muon(config: Mapping[str, Any]) -> dict[str, Any]:
             f"exclude_layers={config['exclude_layers']!r}",
             stacklevel=5,
         )
-    decay = config["adam_weight_decay"]
+    # Keras decays at the base rate what AdamW updates.
+    ratio, decay = config["adam_lr_ratio"], config["adam_weight_decay"] or 0.0
     row = tuple(config[f"muon_{x}"] for x in "abc")
     return {
         "nesterov": config["nesterov"],
@@ -171,13 +163,12 @@ def _from_keras_muon(config: Mapping[str, Any]) -> dict[str, Any]:
             steps=config["ns_steps"], coefficients=(row,)
         ),
         "auxiliary_adamw": AuxiliaryAdamW(
-            lr_ratio=config["adam_lr_ratio"],
+            roles=("embedding", "vector"),
+            lr_ratio=ratio,
             beta_1=config["adam_beta_1"],
             beta_2=config["adam_beta_2"],
             epsilon=config["epsilon"],
-            weight_decay=(
-                None if decay == config["weight_decay"] else decay or 0.0
-            ),
+            weight_decay=decay / ratio if ratio else 0.0,
             epsilon_before_debiasing=True,
         ),
     }

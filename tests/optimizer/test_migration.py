@@ -59,19 +59,36 @@ def test_from_adamw():
     assert rate_of(Lanton.from_adamw(adamw, learning_rate=0.5)) == 0.5
 
 
-def test_embeddings_and_biases_move_as_with_adamw():
+@pytest.mark.parametrize(
+    "make, migrated",
+    [
+        (
+            lambda: keras.optimizers.AdamW(SCHEDULE, weight_decay=0.1),
+            lambda adamw: Lanton.from_adamw(adamw, rate_factor=3.0),
+        ),
+        pytest.param(
+            lambda: keras.optimizers.Muon(
+                SCHEDULE, adam_lr_ratio=0.5, adam_weight_decay=0.1
+            ),
+            Lanton.from_muon,
+            marks=has_rms_rate,
+        ),
+        (lambda: DMuon(SCHEDULE), Lanton.from_muon),
+    ],
+)
+def test_embeddings_and_biases_move_as_before(make, migrated):
     rng = np.random.default_rng(0)
     start = [rng.standard_normal((6, 4)), rng.standard_normal(4)]
     gradients = rng.standard_normal((3, 6, 4)), rng.standard_normal((3, 4))
-    adamw = keras.optimizers.AdamW(SCHEDULE, weight_decay=0.1)
+    before = make()
     ended = []
-    for optimizer in (adamw, Lanton.from_adamw(adamw, rate_factor=3.0)):
+    for optimizer in (before, migrated(before)):
         names = ("embeddings", "bias")
         variables = [
             keras.Variable(x.astype("float32"), name=name)
             for x, name in zip(start, names, strict=True)
         ]
-        if optimizer is not adamw:
+        if hasattr(optimizer, "assign_role"):
             optimizer.assign_role("embedding", variables[0])
         optimizer.build(variables)
         for some in zip(*gradients, strict=True):
@@ -108,6 +125,7 @@ def test_from_muon():
     assert rate_of(lanton) == pytest.approx(2e-3)
     assert lanton.hidden_scale == 0.3
     assert lanton.auxiliary_adamw.lr_ratio == 0.5
+    assert lanton.auxiliary_adamw.roles == ("embedding", "vector")
     assert lanton.newton_schulz.steps == 4
     assert lanton.weight_decay == 0.05
 
@@ -149,9 +167,7 @@ def test_muon_of_baselines():
     lanton = Lanton.from_muon(muon)
     for name, value in settings.items():
         assert getattr(lanton, name) == value, name
-    assert lanton.auxiliary_adamw.epsilon_before_debiasing == (
-        muon.auxiliary_adamw.epsilon_before_debiasing
-    )
+    assert lanton.auxiliary_adamw == muon.auxiliary_adamw
     config = lanton.get_config()["learning_rate"]
     assert config["class_name"] == "CosineDecay"
 
