@@ -92,7 +92,7 @@ def test_constraint():
 
 @logic
 def test_narrow_tables_at_a_constant_rate():
-    """Observed 0.02; 0.12 with updates of 300 / width, AdamW's best 0.03."""
+    """Of four seeds 0.02 to 0.04; 0.05 to 0.15 with updates of 300 / width."""
     random = np.random.default_rng(0)
     categories = random.normal(size=(100, 3))
 
@@ -110,6 +110,6 @@ def test_narrow_tables_at_a_constant_rate():
             layers.Dense(1),
         ]
     )
-    model.compile(optimizer=Lanton(), loss="mse")
+    model.compile(optimizer=Lanton(0.005), loss="mse")
     model.fit(*draw(51_200), batch_size=256, epochs=3, verbose=0)
     assert model.evaluate(*draw(4096), verbose=0) < 0.05
