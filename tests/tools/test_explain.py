@@ -138,6 +138,21 @@ def test_suspicious_rates(rate, adamw, said):
         assert said in text
 
 
+def test_tables_without_a_schedule():
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            layers.Embedding(9, 4),
+            layers.Flatten(),
+            layers.Dense(8),
+        ]
+    )
+    assert "embeddings of categories, users or items" in told(model)
+    adamw = keras.optimizers.AdamW()
+    for optimizer in (Lanton(WARM_UP), Lanton.from_adamw(adamw)):
+        assert "users or items" not in told(model, optimizer)
+
+
 def test_fine_tuning():
     text = told(make_model(), Lanton.for_fine_tuning(5e-3), adamw=1e-3)
     assert text.endswith("Nothing looks suspicious.")
