@@ -61,6 +61,15 @@ OF_ADAMW = {
     "auxiliary_adamw.lr_ratio": 1 / 2.5,  # of `rate_factor`
     "step_scale": "rms_matched",
 }
+# What `Lanton.from_muon` takes from Keras' Muon.
+OF_MUON = {
+    **OF_ADAMW,
+    "auxiliary_adamw.lr_ratio": 1.0,
+    "auxiliary_adamw.roles": ("embedding", "vector"),
+    "auxiliary_adamw.weight_decay": 0.1,
+    "embedding_scale": None,
+    "newton_schulz.coefficients": "jordan",
+}
 OF_FINE_TUNING = {
     "auxiliary_adamw.roles": ("embedding", "vector"),
     "beta_1": 0.9,

@@ -66,6 +66,7 @@ TABLES = {
     "cnn_from_adamw": (sweeps.CNN_FROM_ADAMW,),
     "fine_tuning": tasks.FINE_TUNING,
     "adamw": (tasks.ADAMW, *sweeps.FROM_ADAMW),
+    "from_muon": (sweeps.FROM_MUON,),
     "memory": (sweeps.MEMORY,),
     "newton_schulz": (sweeps.NEWTON_SCHULZ, sweeps.LONGER_NEWTON_SCHULZ),
 }

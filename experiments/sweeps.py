@@ -1,6 +1,7 @@
 """What is compared: the settings of all questions, as tables of runs."""
 
 from experiments.contestants import OF_ADAMW
+from experiments.contestants import OF_MUON
 from experiments.search import CHOOSING
 from experiments.search import Grid
 from experiments.search import Table
@@ -472,6 +473,18 @@ FROM_ADAMW = (
     from_adamw("Llama, S, 1,024 tokens", 8e-3, model="llama"),
 )
 
+# Muon as its search found it.
+FROM_MUON = Grid(
+    caption="GPT-2, S, 1,024 tokens, from Muon",
+    rows=(
+        (
+            label_of("keras_muon"),
+            run_for("keras_muon", 5e-3, {"momentum": 0.98}),
+        ),
+        ("`Lanton.from_muon(muon)`", run_for("lanton", 5e-3, OF_MUON)),
+    ),
+)
+
 # -- The CNN -----------------------------------------------------------------
 
 CNN = Table(
@@ -574,6 +587,7 @@ QUESTIONS = {
     "cnn": (CNN,),
     "fine_tuning": FINE_TUNING,
     "adamw": (ADAMW, *FROM_ADAMW),
+    "from_muon": (FROM_MUON,),
     "cnn_from_adamw": (CNN_FROM_ADAMW,),
     "without_schedule": AT_ONE_RATE,
 }

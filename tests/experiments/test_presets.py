@@ -1,6 +1,7 @@
 """Presets, optimizers and schedules are the paper's; batches do not change."""
 
 import dataclasses
+import functools
 import operator
 
 import keras
@@ -17,6 +18,7 @@ from experiments.presets import PRESETS
 from helpers.optimizers import config_of
 from helpers.tiers import logic
 from keras_lanton import Lanton
+from keras_lanton import NewtonSchulz
 
 pytestmark = logic
 
@@ -140,14 +142,29 @@ def test_data_order_depends_on_seed_and_step_alone():
     assert list(whole[:10]) != list(whole[10:20])
 
 
-@pytest.mark.parametrize("grid", [sweeps.FROM_ADAMW[0], sweeps.AT_ONE_RATE[0]])
-def test_the_row_of_from_adamw_is_from_adamw(grid):
+@pytest.mark.parametrize(
+    "grid, before, migrate",
+    [
+        (sweeps.FROM_ADAMW[0], "AdamW", Lanton.from_adamw),
+        (sweeps.AT_ONE_RATE[0], "AdamW", Lanton.from_adamw),
+        # Keras' coefficients by their name, as the row has them.
+        (
+            sweeps.FROM_MUON,
+            "`keras.optimizers.Muon`",
+            functools.partial(
+                Lanton.from_muon,
+                newton_schulz=NewtonSchulz(coefficients="jordan"),
+            ),
+        ),
+    ],
+)
+def test_the_row_of_a_migration_is_that(grid, before, migrate):
     by_label = dict(reversed(grid.rows))  # the first one where there are more
     runs = [
-        by_label["AdamW"],
-        *(run for label, run in by_label.items() if "from_adamw" in label),
+        by_label[before],
+        *(run for label, run in by_label.items() if "Lanton.from_" in label),
     ]
-    adamw, ours = (
+    before, ours = (
         optimizers.construct(
             run.optimizer, run.learning_rate, options=run.options
         )
@@ -155,7 +172,7 @@ def test_the_row_of_from_adamw_is_from_adamw(grid):
     )
     # "auto" is the estimator that the row names.
     noise = dataclasses.replace(ours.noise, estimator="auto")
-    wanted = Lanton.from_adamw(adamw, name=ours.name).get_config()
+    wanted = migrate(before, name=ours.name).get_config()
     assert Lanton(noise=noise).get_config()["noise"] == wanted.pop("noise")
     rate = wanted.pop("learning_rate")
     found = ours.get_config()
