@@ -153,6 +153,12 @@ def _from_keras_muon(config: Mapping[str, Any]) -> dict[str, Any]:
             f"exclude_layers={config['exclude_layers']!r}",
             stacklevel=5,
         )
+    if not config["exclude_embeddings"]:
+        warnings.warn(
+            "AdamW updates embeddings: see `assign_role`. Left out: "
+            "exclude_embeddings=False",
+            stacklevel=5,
+        )
     # Keras decays at the base rate what AdamW updates.
     ratio, decay = config["adam_lr_ratio"], config["adam_weight_decay"] or 0.0
     row = tuple(config[f"muon_{x}"] for x in "abc")

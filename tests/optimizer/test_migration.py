@@ -154,6 +154,9 @@ def test_what_muon_has_of_its_own():
     with pytest.warns(UserWarning, match=r"Left out: exclude_layers=\['a'\]"):
         lanton = Lanton.from_muon(muon)
     assert lanton.auxiliary_adamw.weight_decay == 0.5
+    muon = keras.optimizers.Muon(exclude_embeddings=False)
+    with pytest.warns(UserWarning, match="Left out: exclude_embeddings"):
+        Lanton.from_muon(muon)
 
 
 def test_muon_of_baselines():
