@@ -55,17 +55,11 @@ class Arithmetic:
         """The entries at some places of the first axis."""
         return ops.take(x, indices, axis=0)
 
-    def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
-        """The product factor X in float32.
-
-        Args:
-            X: A tensor, which may be overwritten.
-            factor: A number, or a float32 tensor that broadcasts to X.
-
-        Returns:
-            A tensor of the shape of X.
-        """
-        return factor * ops.cast(X, "float32")
+    def scale_(
+        self, X: Tensor, factor: Tensor, dtype: str = "float32"
+    ) -> Tensor:
+        """The product factor X, as `scaled`; X may be overwritten."""
+        return self.scaled(X, factor, dtype)
 
     def scaled(
         self, X: Tensor, factor: Tensor, dtype: str = "float32"
@@ -208,6 +202,10 @@ class Arithmetic:
             return [a / (b + epsilon) * (divisor / bias) for a, b in pairs]
         return [(a / bias) / (b / divisor + epsilon) for a, b in pairs]
 
+    def step_dtype(self, X: Sequence[Tensor]) -> str:
+        """The dtype in which the steps of weights may be: float32."""
+        return "float32"
+
     def update_(
         self,
         X: Sequence[Tensor],
@@ -220,7 +218,8 @@ class Arithmetic:
 
         Args:
             X: Tensors, which may be overwritten.
-            steps: Tensors of their shapes, float32.
+            steps: Tensors of their shapes, float32 or of `step_dtype`, which
+                may be overwritten.
             decay_factors: Scalars, one per tensor.
             casts: Functions of a sum and the dtype of x, one per tensor; None
                 rounds to the nearest.

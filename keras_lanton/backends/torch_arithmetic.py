@@ -79,11 +79,12 @@ class TorchArithmetic(Arithmetic):
         A.diagonal(dim1=-2, dim2=-1).add_(factor)
         return A
 
-    def scale_(self, X: Tensor, factor: Tensor | float) -> Tensor:
-        """See the reference: in the place of X where that is float32."""
-        if X.dtype == torch.float32:
-            return X.mul_(factor)
-        return torch.mul(X, factor).float()
+    def scale_(
+        self, X: Tensor, factor: Tensor, dtype: str = "float32"
+    ) -> Tensor:
+        """See the reference: in the place of X where it has the dtype."""
+        same = X.dtype == getattr(torch, dtype)
+        return X.mul_(factor) if same else _times(X, factor, dtype)
 
     def unit_norm(
         self, X: Tensor, dtype: str = "float32"
@@ -121,7 +122,9 @@ class TorchArithmetic(Arithmetic):
 
     def column_lengths(self, X: Tensor) -> Tensor:
         """See the reference: in one pass."""
-        return torch.linalg.vector_norm(X, dim=-2, keepdim=True)
+        return torch.linalg.vector_norm(
+            X, dim=-2, keepdim=True, dtype=torch.float32
+        )
 
     def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """See the reference: on a GPU in two passes."""
@@ -331,6 +334,17 @@ class TorchArithmetic(Arithmetic):
         torch._foreach_div_(found, below)
         return list(found)
 
+    def step_dtype(self, X: Sequence[Tensor]) -> str:
+        """See the reference: on a GPU bfloat16, if all weights are in it.
+
+        They round their sums by more than bfloat16 rounds a step. A GPU sums
+        in float32, and rounds once; a CPU would round the decay factor.
+        """
+        half = all(
+            x.dtype == torch.bfloat16 and x.device.type == "cuda" for x in X
+        )
+        return "bfloat16" if half else "float32"
+
     def update_(
         self,
         X: Sequence[Tensor],
@@ -349,14 +363,8 @@ class TorchArithmetic(Arithmetic):
             return X
         small = [i for i, x in enumerate(X) if x.numel() <= LARGE]
         if small:
-            held = [X[i] for i in small]
-            wide = self.cast_each(
-                held,
-                [torch.promote_types(x.dtype, torch.float32) for x in held],
-            )
-            self.scale_each_(wide, [decay_factors[i] for i in small])
-            torch._foreach_add_(wide, [steps[i] for i in small])
-            self.store_(held, wide)
+            given = (X, steps, decay_factors)
+            self._update_small_(*([x[i] for i in small] for x in given))
         # In float32, rounded once, without a copy that takes memory.
         for x, step, factor in zip(X, steps, decay_factors, strict=True):
             if x.numel() <= LARGE:
@@ -367,6 +375,23 @@ class TorchArithmetic(Arithmetic):
             else:
                 torch.add(step, x, alpha=factor, out=x)
         return X
+
+    def _update_small_(
+        self, X: list[Tensor], steps: list[Tensor], factors: list[Any]
+    ) -> None:
+        """`update_` of tensors of half precision: a few calls for all."""
+        alike = all(x.dtype == u.dtype for x, u in zip(X, steps, strict=True))
+        if alike and all(isinstance(factor, float) for factor in factors):
+            for factor, _, old, new in _by_weight(X, steps, factors):
+                torch._foreach_add_(new, old, alpha=factor)  # in float32
+                torch._foreach_copy_(old, new)
+            return
+        wide = self.cast_each(
+            X, [torch.promote_types(x.dtype, torch.float32) for x in X]
+        )
+        self.scale_each_(wide, factors)
+        torch._foreach_add_(wide, steps)
+        self.store_(X, wide)
 
     def largest_entries(self, tensors: Sequence[Tensor]) -> Tensor:
         """See the reference: a call for all tensors."""

@@ -326,9 +326,11 @@ def update_stack_(
         t: Number of the step.
     """
     old = [X[i] for i in stack.indices]
+    dtype = "float32" if settings.cast else backend.step_dtype(old)
+    steps = backend.scale_(O, rates[:, None, None], dtype)
     updated = backend.update_(
         old,
-        plan.scatter(stack, backend.scale_(O, rates[:, None, None]), old),
+        plan.scatter(stack, steps, old),
         [decay_factor[i] for i in stack.indices],
         casts=_casts(settings, stack.indices, t),
     )

@@ -72,7 +72,9 @@ def whiten(
     row_factors = ops.rsqrt(ops.square(rows / unit) + floor)
     row_factors = row_factors / backend.clip(norm, *NORMS)
     column_factors = ops.rsqrt(ops.square(columns / unit) + floor)
-    scaled = backend.scaled(M, row_factors)
+    # bfloat16 stays: M is rounded to it already.
+    half = str(M.dtype).endswith("bfloat16")
+    scaled = backend.scaled(M, row_factors, "bfloat16" if half else "float32")
     # The norm from the columns' lengths: their factors take no pass before it.
     lengths = backend.column_lengths(scaled) * column_factors
     norm = ops.norm(lengths, axis=-1, keepdims=True)

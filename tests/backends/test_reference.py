@@ -83,6 +83,39 @@ def test_shrunk_signs():
     np.testing.assert_array_equal(ops.convert_to_numpy(given), X)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("entries", [8, 2**20 + 8])
+def test_update_of_half_precision(entries, dtype):
+    """Of small and large weights in bfloat16, by steps of both dtypes.
+
+    Sums in float32 are rounded once. PyTorch rounds sums of two bfloat16
+    tensors twice on a CPU, and once on a GPU: see tests/gpu.
+    """
+    random = np.random.default_rng(0)
+    X, steps = (
+        [
+            ops.cast(ops.convert_to_tensor(x), to)
+            for x in random.normal(size=(2, entries))
+        ]
+        for to in ("bfloat16", dtype)
+    )
+    factors = [0.75, 0.5]
+    wanted = [
+        ops.cast(
+            factor * ops.cast(x, "float32") + ops.cast(step, "float32"),
+            "bfloat16",
+        )
+        for x, step, factor in zip(X, steps, factors, strict=True)
+    ]
+    found = backend.update_(X, steps, factors)
+    tolerance = 0.0 if dtype == "float32" else 2.0**-6
+    for pair in zip(found, wanted, strict=True):
+        one, other = (
+            ops.convert_to_numpy(ops.cast(x, "float32")) for x in pair
+        )
+        np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+
+
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("wrap", [float, ops.convert_to_tensor])
 def test_adam_directions(wrap, before):

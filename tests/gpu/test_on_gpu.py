@@ -78,3 +78,22 @@ def test_fit_ends_lower(accumulated):
     losses = history.history["loss"]
     assert losses[-1] < 0.7 * losses[0]
     assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("entries", [2**10, 2**21])
+def test_steps_of_half_precision(entries):
+    """Their sums with weights are rounded once, and so is no decay factor."""
+    random = np.random.default_rng(0)
+    weights, steps = (
+        keras.ops.convert_to_tensor(scale * random.normal(size=entries))
+        for scale in (1.0, 0.01)
+    )
+    weights = keras.ops.cast(weights, "bfloat16")
+    dtype = backend.step_dtype([weights])
+    steps = keras.ops.cast(steps, dtype)
+    wide = [keras.ops.cast(x, "float32") for x in (weights, steps)]
+    wanted = keras.ops.cast(0.999 * wide[0] + wide[1], "bfloat16")
+    (found,) = backend.update_([weights], [steps], [0.999])
+    differ = keras.ops.cast(found != wanted, "float32")
+    # A fused sum may end on the other side of the middle of two numbers.
+    assert float(keras.ops.mean(differ)) < 1e-3
