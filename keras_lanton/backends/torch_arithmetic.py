@@ -357,15 +357,11 @@ class TorchArithmetic(Arithmetic):
         X, steps = list(X), list(steps)
         if casts is not None:
             return super().update_(X, steps, decay_factors, casts=casts)
-        if X and all(x.dtype == torch.float32 for x in X):
-            self.scale_each_(X, decay_factors)
-            torch._foreach_add_(X, steps)
-            return X
         small = [i for i, x in enumerate(X) if x.numel() <= LARGE]
         if small:
             given = (X, steps, decay_factors)
             self._update_small_(*([x[i] for i in small] for x in given))
-        # In float32, rounded once, without a copy that takes memory.
+        # In one pass, rounded once, without a copy that takes memory.
         for x, step, factor in zip(X, steps, decay_factors, strict=True):
             if x.numel() <= LARGE:
                 continue
@@ -379,11 +375,11 @@ class TorchArithmetic(Arithmetic):
     def _update_small_(
         self, X: list[Tensor], steps: list[Tensor], factors: list[Any]
     ) -> None:
-        """`update_` of tensors of half precision: a few calls for all."""
+        """`update_` of small tensors: a few calls for all."""
         alike = all(x.dtype == u.dtype for x, u in zip(X, steps, strict=True))
         if alike and all(isinstance(factor, float) for factor in factors):
             for factor, _, old, new in _by_weight(X, steps, factors):
-                torch._foreach_add_(new, old, alpha=factor)  # in float32
+                torch._foreach_add_(new, old, alpha=factor)
                 torch._foreach_copy_(old, new)
             return
         wide = self.cast_each(
