@@ -189,18 +189,8 @@ CONTESTANTS = {
     ),
     "cnn_d_muon": Contestant("D-Muon", "d_muon", IMAGES),
     "cnn_lanton": Contestant(
-        "`Lanton()`", "lanton", {**DEFAULTS, **IMAGES, **SIGNAL}
-    ),
-    "cnn_earlier": Contestant(
-        "earlier `Lanton(beta_1=0.9)`",
+        "`Lanton(weight_decay=None)`",
         "lanton",
-        {
-            **IMAGES,
-            **CUBIC,
-            **SIGNAL,
-            "bias_correction": False,
-            "nesterov": True,
-            "step_scale": "fan_in",
-        },
+        {**DEFAULTS, **IMAGES, **SIGNAL},
     ),
 }

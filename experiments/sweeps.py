@@ -96,7 +96,6 @@ IMAGE_SPACES = {
     ),
     "cnn_d_muon": ((1e-2, 2e-2, 4e-2), IMAGES),
     "cnn_lanton": ((5e-3, 1e-2, 2e-2), IMAGES),
-    "cnn_earlier": ((5e-3, 1e-2, 2e-2), IMAGES),
 }
 
 

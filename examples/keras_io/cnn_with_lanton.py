@@ -116,7 +116,7 @@ It is optional here: paths and shapes say the same.
 """
 
 model = make_model()
-optimizer = Lanton(falling(5e-3), beta_1=0.9, weight_decay=0.01)
+optimizer = Lanton(falling(5e-3), weight_decay=None)
 optimizer.read_roles(model)
 histories = {"Lanton": train(model, optimizer)}
 
