@@ -141,6 +141,12 @@ class Arithmetic:
         """The products factor x, where `tensors` may be overwritten."""
         return [factor * x for x, factor in zip(tensors, factors, strict=True)]
 
+    def hypot(self, x: Tensor, y: Tensor | float) -> Tensor:
+        """sqrt(x^2 + y^2), without squares that leave float32."""
+        unit = self.maximum(ops.abs(x), ops.abs(y))
+        unit = self.clip(unit, SMALLEST_DIVISOR, LARGEST_DIVISOR)
+        return unit * ops.sqrt((x / unit) ** 2 + (y / unit) ** 2)
+
     def mean_roots_(
         self,
         roots: Sequence[Tensor],
@@ -157,10 +163,8 @@ class Arithmetic:
         """
         found = []
         for r, x, w in zip(roots, tensors, weights, strict=True):
-            unit = self.maximum(r, ops.abs(x))
-            unit = self.clip(unit, SMALLEST_DIVISOR, LARGEST_DIVISOR)
-            square = (1.0 - w) * (r / unit) ** 2 + w * (x / unit) ** 2
-            found.append(self.where(w != 0, unit * ops.sqrt(square), r))
+            mean = self.hypot((1.0 - w) ** 0.5 * r, w**0.5 * x)
+            found.append(self.where(w != 0, mean, r))
         return found
 
     def mean_roots(
@@ -308,21 +312,6 @@ class Arithmetic:
             `(..., 1, n)` float32.
         """
         return ops.sqrt(ops.sum(X * X, axis=-2, keepdims=True))
-
-    def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """Euclidean lengths of the rows and of the columns of matrices.
-
-        Args:
-            X: `(..., m, n)` float32, entries of at most 1.
-
-        Returns:
-            `(..., m)` and `(..., n)` float32.
-        """
-        squares = X * X
-        return (
-            ops.sqrt(ops.sum(squares, axis=-1)),
-            ops.sqrt(ops.sum(squares, axis=-2)),
-        )
 
     def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Root mean squares of the rows and of the columns of matrices.

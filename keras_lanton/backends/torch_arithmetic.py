@@ -126,13 +126,6 @@ class TorchArithmetic(Arithmetic):
             X, dim=-2, keepdim=True, dtype=torch.float32
         )
 
-    def line_lengths(self, X: Tensor) -> tuple[Tensor, Tensor]:
-        """See the reference: on a GPU in two passes."""
-        if X.device.type == "cpu":  # whose sums are the more exact ones
-            return super().line_lengths(X)
-        norm = torch.linalg.vector_norm
-        return norm(X, dim=-1), norm(X, dim=-2)
-
     def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """See the reference: on a GPU in two passes, without a new tensor."""
         m, n = X.shape[-2:]
@@ -261,6 +254,11 @@ class TorchArithmetic(Arithmetic):
         if tensors:
             torch._foreach_mul_(tensors, factors)
         return tensors
+
+    def hypot(self, x: Tensor, y: Tensor | float) -> Tensor:
+        if not isinstance(y, torch.Tensor):
+            y = torch.tensor(y, dtype=x.dtype)  # a scalar, on the host
+        return torch.hypot(x, y)
 
     def mean_roots_(
         self,

@@ -32,7 +32,6 @@ from keras_lanton.core.plan import MeasurementGroup
 from keras_lanton.core.plan import NoiseSlice
 from keras_lanton.core.plan import Plan
 from keras_lanton.core.whitening import EntryNoise
-from keras_lanton.core.whitening import line_rms
 from keras_lanton.settings import NoiseAdaptiveRate
 from keras_lanton.types import State
 from keras_lanton.types import Tensor
@@ -179,13 +178,8 @@ def _sample(
         D = mine(G) - _of_mine(group, chunk, before)
     if not backend.EAGER:  # where huge gradients are not halved
         D = backend.clip(D, -LARGEST, LARGEST)
-    lines: tuple[Tensor, ...] = ()
-    if not group.samples_lines:
-        norms = [group.norm.dual(D)]
-    else:
-        unit, norm = backend.unit_norm(D)
-        norms = [group.norm.dual_of_unit(unit, norm)]
-        lines = line_rms(unit, norm)
+    norms = [group.norm.dual(D)]
+    lines = backend.line_rms(D) if group.samples_lines else ()
     if settings.alpha_unit == "signal":
         norms.append(group.norm.dual(mine(B_last)))
     found = (*norms, *(backend.minimum(one, LARGEST) for one in lines))

@@ -28,10 +28,7 @@ def update_noise(noise: Tensor, d: Tensor, *, beta_2: float) -> Tensor:
     Returns:
         sqrt(H_t), `(matrices,)`, float32.
     """
-    scale = backend.maximum(noise, d)
-    unit = backend.divisor(scale)
-    H = beta_2 * (noise / unit) ** 2 + (1.0 - beta_2) * (d / unit) ** 2
-    return scale * ops.sqrt(H)
+    return backend.hypot(beta_2**0.5 * noise, (1.0 - beta_2) ** 0.5 * d)
 
 
 def noise_factor(noise: Tensor, *, alpha: Tensor | float) -> Tensor:
@@ -44,9 +41,7 @@ def noise_factor(noise: Tensor, *, alpha: Tensor | float) -> Tensor:
     Returns:
         a_t in (0, 1], `(matrices,)`, float32.
     """
-    scale = backend.maximum(noise, alpha)
-    alpha = alpha / scale
-    return alpha / ops.sqrt(alpha**2 + (noise / scale) ** 2)
+    return alpha / backend.hypot(noise, alpha)
 
 
 def group_noise(noise: Tensor, *, groups: Sequence[Tensor]) -> Tensor:

@@ -78,15 +78,6 @@ class Norm(abc.ABC):
             `(batch,)`, float32, in the units of D.
         """
 
-    def dual_of_unit(self, unit: Tensor, norm: Tensor) -> Tensor:
-        """The same of D = norm unit.
-
-        Args:
-            unit: `(batch, d_in, d_out)` float32, of Frobenius norm 1 or 0.
-            norm: `(batch, 1, 1)` float32: the Frobenius norms of D.
-        """
-        return norm[..., 0, 0] * self.dual(unit)
-
     def lmo_scale(self, d_in: int, d_out: int) -> float:
         """The factor that gives `lmo` norm 1; above 0."""
         return 1.0
@@ -196,25 +187,14 @@ class Spectral(Norm):
         """The nuclear norm [Alg. 1, line 7]."""
         if self.nuclear_norm is frobenius_nuclear_norm:  # of any scale
             return frobenius_nuclear_norm(D)
-        estimate = self._estimate(D)
+        polar = self.polar(*D.shape[-2:])
+        estimate = self.nuclear_norm or (lambda D: inner_products(D, polar(D)))
 
         def scaled(D: Tensor) -> Tensor:
             unit, norm = backend.unit_norm(D)
             return norm[..., 0, 0] * estimate(unit)
 
         return self.map_matrices(scaled, D)
-
-    def dual_of_unit(self, unit: Tensor, norm: Tensor) -> Tensor:
-        """See the base class: an estimate from the norm needs no pass."""
-        if self.nuclear_norm is frobenius_nuclear_norm:
-            return min(unit.shape[-2:]) ** 0.5 * norm[..., 0, 0]
-        found = self.map_matrices(self._estimate(unit), unit)
-        return norm[..., 0, 0] * found
-
-    def _estimate(self, D: Tensor) -> Callable[[Tensor], Tensor]:
-        """The estimator of matrices of Frobenius norm 1, shaped as D."""
-        polar = self.polar(*D.shape[-2:])
-        return self.nuclear_norm or (lambda D: inner_products(D, polar(D)))
 
     def polar(self, rows: int, columns: int) -> Callable[..., Tensor]:
         """The polar factor of matrices of a shape, as a function of them.

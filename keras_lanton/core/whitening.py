@@ -27,24 +27,6 @@ NORMS = (1e-30, 1e30)
 SIGNAL_WEIGHT = 0.1
 
 
-def line_rms(unit: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """Root mean squares of the rows and of the columns of D = norm unit.
-
-    Args:
-        unit: `(n, rows, columns)` float32, of Frobenius norm 1 or 0.
-        norm: `(n, 1, 1)` float32: the norms of D.
-
-    Returns:
-        `(n, rows)` and `(n, columns)`, float32, in the units of D.
-    """
-    rows, columns = unit.shape[-2:]
-    of_rows, of_columns = backend.line_lengths(unit)
-    return (
-        norm[..., 0] / columns**0.5 * of_rows,
-        norm[..., 0] / rows**0.5 * of_columns,
-    )
-
-
 def whiten(
     M: Tensor, dtype: str, *, noise: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:

@@ -10,7 +10,6 @@ from keras_lanton.backends import backend
 from keras_lanton.core.norms import RMS
 from keras_lanton.core.norms import Sign
 from keras_lanton.core.whitening import EntryNoise
-from keras_lanton.core.whitening import line_rms
 from keras_lanton.core.whitening import whiten
 
 SHAPE = (2, 4, 6)
@@ -27,8 +26,7 @@ def factored():
 
 
 def noise_of(deviations):
-    unit, norm = backend.unit_norm(ops.convert_to_tensor(deviations))
-    rows, columns = line_rms(unit, norm)
+    rows, columns = backend.line_rms(ops.convert_to_tensor(deviations))
     return EntryNoise(
         rows=rows,
         columns=columns,
