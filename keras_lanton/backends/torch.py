@@ -6,6 +6,7 @@ operations.
 """
 
 import contextlib
+import contextvars
 import functools
 import timeit
 import weakref
@@ -25,6 +26,11 @@ from keras_lanton.backends.torch_arithmetic import TorchArithmetic
 from keras_lanton.backends.torch_parts import TorchParts
 from keras_lanton.backends.torch_parts import is_split
 from keras_lanton.types import Tensor
+
+# Keras' default device while a step runs: to ask takes as long as to compute.
+_DEVICE: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar(
+    "device", default=None
+)
 
 
 class TorchBackend(TorchParts, TorchArithmetic, Backend):
@@ -131,10 +137,11 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     @contextlib.contextmanager
     def no_grad(self) -> Iterator[None]:
         """No autograd for callers that step outside `fit`, and no autocast."""
-        kinds = {"cpu", _default_device().type}
+        device = _default_device()
         with contextlib.ExitStack() as stack:
+            stack.enter_context(_known_device(device))
             stack.enter_context(torch.no_grad())
-            for kind in kinds:
+            for kind in {"cpu", device.type}:
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
 
@@ -163,8 +170,7 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
     def on_host(self) -> contextlib.AbstractContextManager[Any]:
         if self.device() == "cpu":
             return contextlib.nullcontext()
-        context: contextlib.AbstractContextManager[Any] = keras.device("cpu")
-        return context
+        return _host()
 
     def on_device(self, x: Tensor) -> Tensor:
         """See the reference: from memory that a GPU reads by itself."""
@@ -251,8 +257,25 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
 
 def _default_device() -> torch.device:
     """Keras' default device now."""
-    device: torch.device = ops.empty(()).device
+    device: torch.device = _DEVICE.get() or ops.empty(()).device
     return device
+
+
+@contextlib.contextmanager
+def _known_device(device: torch.device) -> Iterator[None]:
+    """Within this context it is Keras' default device."""
+    token = _DEVICE.set(device)
+    try:
+        yield
+    finally:
+        _DEVICE.reset(token)
+
+
+@contextlib.contextmanager
+def _host() -> Iterator[None]:
+    """Within this context Keras' default device is the CPU."""
+    with keras.device("cpu"), _known_device(torch.device("cpu")):
+        yield
 
 
 def _at(place: np.ndarray, vector: Tensor, numbers: Sequence[Any]) -> Any:

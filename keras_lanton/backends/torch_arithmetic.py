@@ -107,7 +107,8 @@ class TorchArithmetic(Arithmetic):
 
     def frobenius_norm(self, X: Tensor) -> Tensor:
         """See the reference: without a new tensor, where there is float64."""
-        if X.device.type == "cpu" and X.dtype == torch.float32:
+        on_cpu = X.device.type == "cpu"
+        if on_cpu and X.dtype == torch.float32 and X.numel() > SMALL:
             norms = _frobenius_norms(X)
         elif X.device.type in ("cpu", "cuda"):
             norms = torch.linalg.vector_norm(

@@ -45,15 +45,16 @@ def whiten(
     """
     rows, columns, m = noise
     size = (M.shape[-2] * M.shape[-1]) ** 0.5
-    below = backend.divisor(m) * (size / SIGNAL_WEIGHT**0.5)
     norm = backend.frobenius_norm(M)
-    signal = backend.minimum(norm / below, LARGEST)
+    # As rows and columns are, in units of the noise.
+    signal = SIGNAL_WEIGHT**0.5 / size * norm / backend.divisor(m)
+    signal = backend.clip(signal, SMALLEST, LARGEST)
     # In units of the larger of the two: no matrix leaves float32.
     unit = backend.maximum(signal, 1.0)
-    floor = ops.square(backend.maximum(signal / unit, SMALLEST))
-    row_factors = ops.rsqrt(ops.square(rows / unit) + floor)
+    row_factors, column_factors = (
+        unit / backend.hypot(lines, signal) for lines in (rows, columns)
+    )
     row_factors = row_factors / backend.clip(norm, *NORMS)
-    column_factors = ops.rsqrt(ops.square(columns / unit) + floor)
     # bfloat16 stays: M is rounded to it already.
     half = str(M.dtype).endswith("bfloat16")
     scaled = backend.scaled(M, row_factors, "bfloat16" if half else "float32")
@@ -114,7 +115,5 @@ class EntryNoise:
 
     def _rms(self) -> Tensor:
         """RMS of the noise of each matrix, in the units of `columns`."""
-        top = ops.max(self.columns, axis=-1, keepdims=True)
-        scaled = self.columns / backend.divisor(top)
-        length = ops.norm(scaled, axis=-1, keepdims=True)
-        return top / self.columns.shape[-1] ** 0.5 * length
+        norm = backend.frobenius_norm(self.columns[:, None, :])
+        return norm[..., 0] / self.columns.shape[-1] ** 0.5
