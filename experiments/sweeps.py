@@ -241,7 +241,11 @@ LARGE_VOCABULARY = Table(
     caption="M, 4,096 tokens, a vocabulary of 8,192, 5 tokens per weight",
     decide=at_best(
         runs_at(
-            {"lanton": MIDDLE[1:], "d_muon": HIGH[2:]},
+            {
+                "lanton": MIDDLE[1:],
+                "d_muon": (*HIGH[2:], 4e-2),
+                "normuon": HIGH[2:],
+            },
             size="M",
             batch_size=64,
             vocabulary=8192,

@@ -83,6 +83,17 @@ def test_shrunk_signs():
     np.testing.assert_array_equal(ops.convert_to_numpy(given), X)
 
 
+@pytest.mark.parametrize("wrap", [float, ops.convert_to_tensor])
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1.0, 1e30])
+def test_hypot(scale, wrap):
+    """Against float64, of a number and of a tensor."""
+    x = np.float32(scale) * numbers(5)
+    y = np.float32(3 * scale)
+    found = backend.hypot(ops.convert_to_tensor(x), wrap(y))
+    wanted = np.hypot(x.astype("float64"), float(y))
+    np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, 1e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("entries", [8, 2**20 + 8])
 def test_update_of_half_precision(entries, dtype):
