@@ -306,12 +306,13 @@ class Arithmetic:
         """Euclidean lengths of the columns of matrices.
 
         Args:
-            X: `(..., m, n)` float32, with squares in its range.
+            X: `(..., m, n)`, float32 or bfloat16, with squares in its range.
 
         Returns:
             `(..., 1, n)` float32.
         """
-        return ops.sqrt(ops.sum(X * X, axis=-2, keepdims=True))
+        squares = ops.square(ops.cast(X, "float32"))
+        return ops.sqrt(ops.sum(squares, axis=-2, keepdims=True))
 
     def line_rms(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Root mean squares of the rows and of the columns of matrices.

@@ -27,7 +27,8 @@ from keras_lanton.backends.torch_parts import TorchParts
 from keras_lanton.backends.torch_parts import is_split
 from keras_lanton.types import Tensor
 
-# Keras' default device while a step runs: to ask takes as long as to compute.
+# Keras' default device while a step runs. To ask Keras takes as long as a small
+# operation.
 _DEVICE: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar(
     "device", default=None
 )

@@ -55,7 +55,7 @@ def whiten(
         unit / backend.hypot(lines, signal) for lines in (rows, columns)
     )
     row_factors = row_factors / backend.clip(norm, *NORMS)
-    # bfloat16 stays: M is rounded to it already.
+    # A momentum in bfloat16 is rounded already, and stays in it.
     half = str(M.dtype).endswith("bfloat16")
     scaled = backend.scaled(M, row_factors, "bfloat16" if half else "float32")
     # The norm from the columns' lengths: their factors take no pass before it.

@@ -184,7 +184,7 @@ class Stateful(Hooks):
             before: `skipped_in_a_row`, on the host where that exists.
         """
         if backend.EAGER and bool(finite) and int(before) == 0:
-            return
+            return  # both counts stay
         state, skips = self._state, 1 - ops.cast(finite, "int32")
         total = ops.convert_to_tensor(state.skipped_steps)
         count = ops.convert_to_tensor(state.skipped_in_a_row)

@@ -49,6 +49,19 @@ def test_signs_shrink_where_the_momentum_is_noise(scale):
     np.testing.assert_allclose(ops.convert_to_numpy(found), wanted, atol=1e-5)
 
 
+def test_whitening_of_half_precision():
+    """Their norm is 1 to rounding in float32: sums are not in bfloat16."""
+    M, noise = normals(1e-4), noise_of(factored()).of_each()
+    given = ops.cast(ops.convert_to_tensor(M), "bfloat16")
+    found, wanted = (
+        ops.convert_to_numpy(whiten(x, "float32", noise=noise))
+        for x in (given, ops.cast(given, "float32"))
+    )
+    np.testing.assert_allclose(found, wanted, rtol=2.0**-7)
+    norms = np.linalg.norm(found, axis=(1, 2))
+    np.testing.assert_allclose(norms, 1.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("scale", [1e-20, 1e20])
 def test_whitened_entries_are_in_units_of_their_noise(scale):
     """Their sum of squares is 1, which Newton-Schulz relies on."""

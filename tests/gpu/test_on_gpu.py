@@ -82,7 +82,7 @@ def test_fit_ends_lower(accumulated):
 
 @pytest.mark.parametrize("entries", [2**10, 2**21])
 def test_steps_of_half_precision(entries):
-    """Their sums with weights are rounded once, and so is no decay factor."""
+    """Sums with weights are rounded once, the decay factor is not."""
     random = np.random.default_rng(0)
     weights, steps = (
         keras.ops.convert_to_tensor(scale * random.normal(size=entries))
