@@ -135,6 +135,14 @@ class Arithmetic:
         """The entries in another shape, in their order."""
         return ops.reshape(x, shape)
 
+    def concatenate(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Tensors joined along the first axis."""
+        return ops.concatenate(tensors)
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        """`keras.ops.transpose`."""
+        return ops.transpose(x, axes)
+
     def scale_each_(
         self, tensors: Sequence[Tensor], factors: Sequence[Any]
     ) -> list[Tensor]:
@@ -390,7 +398,7 @@ class Arithmetic:
         Returns:
             `(..., s, k)`.
         """
-        total = sum(ops.matmul(A, B) for A, B in factors)
+        total = sum(A @ B for A, B in factors)
         return beta * C + (total if alpha == 1.0 else alpha * total)
 
 

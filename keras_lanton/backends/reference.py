@@ -267,11 +267,15 @@ class Backend(Arithmetic, abc.ABC):
         """The largest numbers of all processes, infinite for NaN."""
         return largest
 
-    def assign_part(
-        self, assign: Callable[[Any, Tensor], None], variable: Any, new: Tensor
+    def assign_parts(
+        self,
+        assign: Callable[[Any, Tensor], None],
+        variables: Sequence[Any],
+        new: Sequence[Tensor],
     ) -> None:
-        """Assigns this process' part of a variable, by Keras' `assign`."""
-        assign(variable, new)
+        """Assigns this process' parts of variables, by Keras' `assign`."""
+        for variable, tensor in zip(variables, new, strict=True):
+            assign(variable, tensor)
 
     def to_host(self, *tensors: Tensor) -> list[Tensor]:
         """Copies small tensors to the host: reading them there waits for none.

@@ -24,7 +24,7 @@ from keras_lanton.backends.reference import Backend
 from keras_lanton.backends.reference import Devices
 from keras_lanton.backends.torch_arithmetic import TorchArithmetic
 from keras_lanton.backends.torch_parts import TorchParts
-from keras_lanton.backends.torch_parts import is_split
+from keras_lanton.backends.torch_parts import local_parts
 from keras_lanton.types import Tensor
 
 # Keras' default device while a step runs. To ask Keras takes as long as a small
@@ -213,15 +213,11 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
         DTensors give the part that this process has, in the same memory.
         """
         device = _default_device()
-        found = [
-            v.value if isinstance(v, keras.Variable) else v for v in values
-        ]
-        found = [x.to_local() if is_split(x) else x for x in found]
         return [
             x
             if isinstance(x, torch.Tensor) and x.device == device
             else ops.convert_to_tensor(x)
-            for x in found
+            for x in local_parts(values)
         ]
 
     def bitcast(self, x: Tensor, dtype: str) -> Tensor:

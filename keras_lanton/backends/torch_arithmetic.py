@@ -243,6 +243,12 @@ class TorchArithmetic(Arithmetic):
         """See the reference: without Keras' search for symbolic tensors."""
         return x.reshape(shape)
 
+    def concatenate(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(tensors))
+
+    def transpose(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(tuple(axes))
+
     def scale_each_(
         self, tensors: Sequence[Tensor], factors: Sequence[Any]
     ) -> list[Tensor]:

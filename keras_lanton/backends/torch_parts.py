@@ -249,6 +249,8 @@ class TorchParts:
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
     ) -> list[Tensor]:
         """See the reference; sums of parts are added up."""
+        if not _may_be_split():
+            return list(gradients)
         layouts = self.layouts(variables)
         return [
             self._part_of_gradient(g, layout)
@@ -285,19 +287,34 @@ class TorchParts:
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX)
         return largest
 
-    def assign_part(
-        self, assign: Callable[[Any, Tensor], None], variable: Any, new: Tensor
+    def assign_parts(
+        self,
+        assign: Callable[[Any, Tensor], None],
+        variables: Sequence[Any],
+        new: Sequence[Tensor],
     ) -> None:
-        """See the reference: Keras would take it for the whole."""
-        if is_split(variable.value):
-            variable.value.to_local().copy_(new)
-        else:
-            assign(variable, new)
+        """See the reference: in one call; Keras would take parts for wholes."""
+        torch._foreach_copy_(local_parts(variables), list(new))
 
 
 def is_split(x: Any) -> bool:
     """Returns whether this is a DTensor: importing that takes seconds."""
     return hasattr(x, "placements")
+
+
+def _may_be_split() -> bool:
+    """Returns whether there is a group of processes, as DTensors need."""
+    here = torch.distributed
+    return bool(here.is_available() and here.is_initialized())
+
+
+def local_parts(values: Sequence[Any]) -> list[Any]:
+    """The tensors of variables, of DTensors the part that this process has.
+
+    A part is in the same memory. Other values are left as they are.
+    """
+    found = [v.value if isinstance(v, keras.Variable) else v for v in values]
+    return [x.to_local() if is_split(x) else x for x in found]
 
 
 def layout_of(x: Tensor) -> Layout | None:

@@ -50,7 +50,7 @@ def to_matrices(
     if transposed:
         return ops.swapaxes(to_matrices(tensor, view), -2, -1)
     if view.order != tuple(range(len(view.shape))):
-        tensor = ops.transpose(tensor, view.order)
+        tensor = backend.transpose(tensor, view.order)
     if view.output_blocks == 1:
         return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
     *outer, last = (view.shape[axis] for axis in view.output_axes)
@@ -60,7 +60,7 @@ def to_matrices(
     tensor = backend.reshape(
         tensor, (stacks, view.d_in * outer_size, view.output_blocks, width)
     )
-    tensor = ops.transpose(tensor, (0, 2, 1, 3))
+    tensor = backend.transpose(tensor, (0, 2, 1, 3))
     return backend.reshape(tensor, (view.batch, view.d_in, view.d_out))
 
 
@@ -90,13 +90,13 @@ def from_matrices(
         matrices = backend.reshape(
             matrices, (stacks, view.output_blocks, rows, width)
         )
-        matrices = ops.transpose(matrices, (0, 2, 1, 3))
+        matrices = backend.transpose(matrices, (0, 2, 1, 3))
     permuted = tuple(view.shape[axis] for axis in view.order)
     tensor = backend.reshape(matrices, permuted)
     if view.order == tuple(range(len(view.shape))):
         return tensor
     inverse = sorted(range(len(view.order)), key=view.order.__getitem__)
-    return ops.transpose(tensor, inverse)
+    return backend.transpose(tensor, inverse)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,7 +184,7 @@ class Stack:
             tensors: One per variable at hand, of its shape, by position.
         """
         found = [part.matrices(tensors[part.index]) for part in self.parts]
-        return found[0] if len(found) == 1 else ops.concatenate(found)
+        return found[0] if len(found) == 1 else backend.concatenate(found)
 
     def scatter(self, whole: Tensor) -> list[Tensor]:
         """Inverse of `gather`, for a stack of whole variables.

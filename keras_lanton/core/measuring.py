@@ -90,7 +90,7 @@ def due_chunks(plan: Plan, settings: NoiseAdaptiveRate, t: Tensor) -> Tensor:
     """
     first = 1 if settings.reference == "independent_gradient" else 2
     start = t - first - backend.constant(plan.offsets)
-    due = ops.mod(start, settings.interval)
+    due = start % settings.interval
     return backend.minimum(due, backend.constant(plan.chunk_counts))
 
 
@@ -108,14 +108,14 @@ def measured_matrices(
     """
     comparable = active
     if settings.alpha_unit == "signal" or settings.reference == "momentum":
-        comparable = ops.logical_and(active, last_step > 0)
+        comparable = active & (last_step > 0)
     if settings.reference == "previous_gradient":
         # Only the immediately preceding gradient will do.
-        known = ops.logical_and(active, last_step > 0)
-        comparable = ops.logical_and(known, last_step == t - 1)
+        known = active & (last_step > 0)
+        comparable = known & (last_step == t - 1)
     here = backend.take(due, backend.constant(plan.group_of))
     is_due = here == backend.constant(plan.chunk_of)
-    return ops.logical_and(is_due, comparable)
+    return is_due & comparable
 
 
 def take_samples(
@@ -194,11 +194,11 @@ def dual_norms(
     They are of `take_samples`, `(samples,)` float32; over the norm's
     `dual_scale` if they are no quotients.
     """
-    d = ops.concatenate([sample[0] for sample in samples])
+    d = backend.concatenate([sample[0] for sample in samples])
     d = backend.minimum(d, LARGEST)
     if settings.alpha_unit != "signal":
         return d
-    signal = ops.concatenate([sample[1] for sample in samples])
+    signal = backend.concatenate([sample[1] for sample in samples])
     d = d / backend.divisor(backend.minimum(signal, LARGEST))
     return backend.minimum(d, LARGEST_NOISE)
 
@@ -276,7 +276,7 @@ def _lines(
             lines = sample[-2:]
         parts[group.whitened].append(lines)
     return [
-        p[0][i] if len(p) == 1 else ops.concatenate([x[i] for x in p])
+        p[0][i] if len(p) == 1 else backend.concatenate([x[i] for x in p])
         for i in (0, 1)
         for p in parts
     ]

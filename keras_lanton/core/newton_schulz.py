@@ -51,7 +51,7 @@ def newton_schulz(
     X = unit(X, "float32")
     X = transpose(X) if tall else X
     for a, b, c in rows:
-        A = ops.matmul(X, transpose(X))
-        P = b * A + c * ops.matmul(A, A)
-        X = a * X + ops.matmul(P, X)
+        A = X @ transpose(X)
+        P = b * A + c * (A @ A)
+        X = a * X + P @ X
     return transpose(X) if tall else X

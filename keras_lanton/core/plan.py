@@ -252,7 +252,7 @@ class Plan:
             stack.owners,
             [(len(part), *found.shape[1:]) for part in stack.parts],
         )
-        return ops.concatenate(entries)
+        return backend.concatenate(entries)
 
     def _placements(self, stack: Stack) -> list[Any]:
         return [self.layout.placements[i] for i in stack.indices]

@@ -1,7 +1,6 @@
 """The switch of this package's own GPU kernels."""
 
 import keras
-from keras import ops
 
 from keras_lanton.backends import backend
 from keras_lanton.types import Tensor
@@ -88,5 +87,5 @@ def symmetric_product(
     if is_faster(A, adds=C is not None) and triton_kernels.available(A):
         return triton_kernels.symmetric_product(A, B, C, beta=beta, alpha=alpha)
     if C is None:
-        return ops.matmul(A, B)
+        return A @ B
     return backend.add_products(C, [(A, B)], beta=beta, alpha=alpha)

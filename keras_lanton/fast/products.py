@@ -47,7 +47,9 @@ class Products:
 
     def gram(self, X: Any) -> Any:
         """X X^T."""
-        return (self.symmetric or ops.matmul)(X, transpose(X))
+        if self.symmetric is not None:
+            return self.symmetric(X, transpose(X))
+        return X @ transpose(X)
 
     def commuting(
         self, C: Any, A: Any, B: Any, *, beta: float, alpha: float = 1.0
@@ -62,7 +64,7 @@ class Products:
     ) -> Any:
         """The sum beta X + alpha A X, of a symmetric A."""
         if beta == 0.0 and alpha == 1.0:
-            return ops.matmul(A, X)
+            return A @ X
         return backend.add_products(X, [(A, X)], beta=beta, alpha=alpha)
 
     def add_identity(self, A: Any, factor: float) -> Any:
@@ -148,7 +150,7 @@ class BlockProducts(Products):
         def block(i: int) -> Tensor:
             factors = [(A.symmetric(i, k), X.at[k]) for k in self.numbers]
             if beta == 0.0 and alpha == 1.0:
-                return sum(ops.matmul(*pair) for pair in factors)
+                return sum(left @ right for left, right in factors)
             return backend.add_products(
                 X.at[i], factors, beta=beta, alpha=alpha
             )

@@ -307,7 +307,7 @@ class LayerwiseOptimizer(Deciding, Stateful):
                 active = size != 0
                 if self.nonfinite == "skip":
                     # A mask: a conditional around all takes long to compile.
-                    active = ops.logical_and(active, finite)
+                    active = active & finite
             if backend.EAGER and self.nonfinite == "skip":
                 G = halved(self._layout, G, size)
             step = functools.partial(self.step_, G, active=active, eta=eta, t=t)
@@ -405,9 +405,13 @@ class LayerwiseOptimizer(Deciding, Stateful):
             one = not isinstance(state[name], list)
             before += [state[name]] if one else state[name]
             after += [new_state[name]] if one else new_state[name]
-        for variable, old, new in zip(targets, before, after, strict=True):
-            if new is not old:
-                backend.assign_part(self.assign, variable, new)
+        changed = [
+            (variable, new)
+            for variable, old, new in zip(targets, before, after, strict=True)
+            if new is not old
+        ]
+        if changed:
+            backend.assign_parts(self.assign, *zip(*changed, strict=True))
 
     # Config.
 

@@ -34,7 +34,7 @@ def largest_of_matrices(layout: VariableLayout, G: Sequence[Tensor]) -> Tensor:
     found = stacks[0]
     if layout.stacks:
         order = backend.constant(layout.behind_stacks)
-        found = backend.take(ops.concatenate(stacks), order)
+        found = backend.take(backend.concatenate(stacks), order)
     return backend.largest_of_parts(found, layout.placements)
 
 

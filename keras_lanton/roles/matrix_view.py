@@ -59,18 +59,18 @@ class MatrixView:
                 f"output_blocks={self.output_blocks}"
             )
 
-    @property
+    @functools.cached_property
     def d_in(self) -> int:
         """Rows of each matrix: the product of the input axes."""
         return math.prod(self.shape[axis] for axis in self.input_axes)
 
-    @property
+    @functools.cached_property
     def d_out(self) -> int:
         """Columns of each matrix: the output axes, over the blocks."""
         size = math.prod(self.shape[axis] for axis in self.output_axes)
         return size // self.output_blocks
 
-    @property
+    @functools.cached_property
     def batch(self) -> int:
         """Number of matrices: the batch axes times the blocks."""
         size = math.prod(self.shape[axis] for axis in self.batch_axes)

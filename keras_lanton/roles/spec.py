@@ -97,7 +97,7 @@ class VariableSpec:
         """Columns of each matrix."""
         return self.view.d_out
 
-    @property
+    @functools.cached_property
     def batch(self) -> int:
         """Number of matrices."""
         return sum(piece.view.batch for piece in self.pieces)
