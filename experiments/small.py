@@ -5,6 +5,7 @@ import math
 import time
 
 import keras
+import keras_hub
 import numpy as np
 from keras import layers
 from keras import ops
@@ -85,6 +86,22 @@ def cnn(images):
         ]
     )
     return Task(model, CLASSES, *of_images(images, 6_000))
+
+
+def vit(images):
+    """A vision transformer on 16 patches of an image: the same."""
+    width, side = 64, 7
+    inputs = keras.Input((28, 28, 1))
+    x = layers.Conv2D(width, side, strides=side)(inputs)
+    x = layers.Reshape((-1, width))(x)
+    x = layers.Add()([x, keras_hub.layers.PositionEmbedding(x.shape[1])(x)])
+    for _ in range(3):
+        x = keras_hub.layers.TransformerEncoder(
+            4 * width, num_heads=4, activation="gelu", normalize_first=True
+        )(x)
+    x = layers.GlobalAveragePooling1D()(layers.LayerNormalization()(x))
+    model = keras.Model(inputs, layers.Dense(10)(x))
+    return Task(model, CLASSES, *of_images(images, 10_000))
 
 
 def autoencoder(images):
@@ -181,7 +198,16 @@ def recommender(random):
 
 TASKS = {
     task.__name__: task
-    for task in (mlp, cnn, autoencoder, lstm, regression, table, recommender)
+    for task in (
+        mlp,
+        cnn,
+        vit,
+        autoencoder,
+        lstm,
+        regression,
+        table,
+        recommender,
+    )
 }
 
 

@@ -539,6 +539,7 @@ FASHION = {"images": "fashion_mnist"}
 SMALL = {
     "Fashion-MNIST, two hidden layers": small("mlp", 128, 6, **FASHION),
     "Fashion-MNIST, two convolutions": small("cnn", 64, 3, **FASHION),
+    "Fashion-MNIST, vision transformer": small("vit", 64, 6, **FASHION),
     "Fashion-MNIST, autoencoder": small("autoencoder", 128, 6, **FASHION),
     "time series, LSTM": small("lstm", 64, 6),
     "smooth function, three hidden layers": small("regression", 64, 20),
