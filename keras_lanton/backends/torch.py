@@ -24,6 +24,7 @@ from keras_lanton.backends.reference import Backend
 from keras_lanton.backends.reference import Devices
 from keras_lanton.backends.torch_arithmetic import TorchArithmetic
 from keras_lanton.backends.torch_parts import TorchParts
+from keras_lanton.backends.torch_parts import in_process_group
 from keras_lanton.backends.torch_parts import local_parts
 from keras_lanton.types import Tensor
 
@@ -98,13 +99,12 @@ class TorchBackend(TorchParts, TorchArithmetic, Backend):
             variables: Keras variables.
             wanted: Whether to share out work; None: where weights are split.
         """
-        here = torch.distributed
         split = self.holds_parts(self.layouts(variables))
         wanted = split if wanted is None else wanted
-        if not wanted or not (here.is_available() and here.is_initialized()):
+        if not wanted or not in_process_group():
             return None
-        count = here.get_world_size()
-        number = here.get_rank() if split else None
+        count = torch.distributed.get_world_size()
+        number = torch.distributed.get_rank() if split else None
         some = Devices(count=count, split=split, number=number)
         return some if count > 1 else None
 

@@ -249,7 +249,7 @@ class TorchParts:
         self, gradients: Sequence[Tensor], variables: Sequence[Any]
     ) -> list[Tensor]:
         """See the reference; sums of parts are added up."""
-        if not _may_be_split():
+        if not in_process_group():
             return list(gradients)
         layouts = self.layouts(variables)
         return [
@@ -302,8 +302,8 @@ def is_split(x: Any) -> bool:
     return hasattr(x, "placements")
 
 
-def _may_be_split() -> bool:
-    """Returns whether there is a group of processes, as DTensors need."""
+def in_process_group() -> bool:
+    """Returns whether this process is one of a group, as DTensors need."""
     here = torch.distributed
     return bool(here.is_available() and here.is_initialized())
 
