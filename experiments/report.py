@@ -159,13 +159,13 @@ def noise(results):
     return tables.pairs(sweeps.NOISE, results)
 
 
-def without_schedule(results):
-    """One rate throughout: the default, and the best that ran in brackets."""
+def at_rates(grids, default_rate, results):
+    """Losses at a rate, then at the best that ran, which brackets name."""
     rows, labels = [], {}
-    for grid in sweeps.AT_ONE_RATE:
+    for grid in grids:
         cells = {}
         for label, losses in tables.by_value(grid, results).iterrows():
-            default, best = losses.get(sweeps.DEFAULT), losses.idxmin()
+            default, best = losses.get(default_rate), losses.idxmin()
             cells[label] = f"{losses.min():.3g} ({best:g})"
             if default is not None and default > losses.min():
                 cells[label] = f"{default:.3g}, {cells[label]}"
@@ -240,7 +240,12 @@ BODIES = {
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
-    "without_schedule": without_schedule,
+    "without_schedule": lambda results: at_rates(
+        sweeps.AT_ONE_RATE, sweeps.DEFAULT, results
+    ),
+    "with_schedule": lambda results: at_rates(
+        sweeps.WITH_SCHEDULE, sweeps.PEAK, results
+    ),
     "one_rate": lambda results: tables.one_rate_table(
         sweeps.PEAK_RATES, results
     ),

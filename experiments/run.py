@@ -52,7 +52,8 @@ class Run:
     steps: int | None = None  # whatever the size of the model
     initial: str | None = None  # "scaled" by the width, or "keras_hub"
     warmup: float | None = None  # share of the steps, if not `language.WARMUP`
-    schedule: str | None = None  # "constant": no warm-up, no fall
+    # "constant": no warm-up, no fall; of a small model "cosine": with both
+    schedule: str | None = None
     layers: int | None = None  # if not `language.LAYERS`
     vocabulary: int | None = None  # tokens, if not `texts.VOCABULARY`
     dtype: str | None = None  # Keras' dtype policy, if not float32

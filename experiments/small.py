@@ -1,4 +1,4 @@
-"""Small models as in Keras' guides, trained by `fit` at one rate throughout."""
+"""Small models as in Keras' guides, trained by `fit`: at one rate, or not."""
 
 import dataclasses
 import math
@@ -12,8 +12,10 @@ from keras import ops
 
 from experiments import image_data
 from experiments.optimizers import construct
+from experiments.optimizers import make_schedule
 
 HELD_OUT = 5_000  # images
+WARMUP = 0.05  # share of the steps, where there is a schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +213,14 @@ TASKS = {
 }
 
 
+def rate_of(run, examples):
+    """Its rate, or with a schedule of "cosine" one that falls to zero."""
+    if run.schedule != "cosine":
+        return run.learning_rate
+    steps = run.epochs * math.ceil(examples / run.batch_size)
+    return make_schedule(run.learning_rate, steps, round(WARMUP * steps))
+
+
 def train(run, cache):
     """The result of a run, as JSON has it; `cache` may have the images."""
     started = time.perf_counter()
@@ -222,7 +232,11 @@ def train(run, cache):
     keras.utils.set_random_seed(run.seed)
     task = TASKS[run.model](data)
     task.model.compile(
-        construct(run.optimizer, run.learning_rate, options=run.options),
+        construct(
+            run.optimizer,
+            rate_of(run, len(task.training[1])),
+            options=run.options,
+        ),
         task.loss,
     )
     history = task.model.fit(

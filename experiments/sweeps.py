@@ -523,7 +523,7 @@ CNN_FROM_ADAMW = Table(
     reference=label_of("cnn_adamw"),
 )
 
-# -- One rate throughout, as in scripts without a schedule -------------------
+# -- Small models: at one rate throughout, and with a schedule ----------------
 
 
 def small(model, batch_size, epochs, **fields):
@@ -555,11 +555,20 @@ ONE_RATES = {
 }
 
 
-def at_one_rate(caption, more=(), **fields):
+PEAK = 5e-3  # of `Lanton` with a schedule, in docs/guides/learning_rate.md
+PEAKS = {
+    "lanton": (*LOW, 1e-2),
+    "keras_adamw": (DEFAULT, 3e-3, 1e-2),
+    "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
+    "from_keras_adamw": (2.5 * DEFAULT, 7.5e-3),
+}
+
+
+def at_rates(caption, by_name=ONE_RATES, more=(), **fields):
     """A `Grid` of a task by rate; `more` are further rows."""
     rows = [
         (label_of(name), run_for(name, rate, **fields))
-        for name, rates in ONE_RATES.items()
+        for name, rates in by_name.items()
         for rate in rates
     ]
     return Grid(caption=caption, rows=(*rows, *more), seeds=CHOOSING)
@@ -567,14 +576,18 @@ def at_one_rate(caption, more=(), **fields):
 
 SCHEDULED = run_for("lanton", 5e-3, tokens_per_weight=QUICK)
 AT_ONE_RATE = (
-    at_one_rate(
+    at_rates(
         "GPT-2, S, 1,024 tokens",
-        [("`Lanton()`, warm-up and cosine", SCHEDULED)],
+        more=[("`Lanton()`, warm-up and cosine", SCHEDULED)],
         tokens_per_weight=QUICK,
         schedule="constant",
     ),
-    *(at_one_rate(caption, **fields) for caption, fields in SMALL.items()),
+    *(at_rates(caption, **fields) for caption, fields in SMALL.items()),
     FINE_TUNED_AT_ONE_RATE,
+)
+WITH_SCHEDULE = tuple(
+    at_rates(caption, PEAKS, **fields, schedule="cosine")
+    for caption, fields in SMALL.items()
 )
 
 # What `python -m experiments` trains, in this order. Nothing that an earlier
@@ -594,4 +607,5 @@ QUESTIONS = {
     "from_muon": (FROM_MUON,),
     "cnn_from_adamw": (CNN_FROM_ADAMW,),
     "without_schedule": AT_ONE_RATE,
+    "with_schedule": WITH_SCHEDULE,
 }
