@@ -1,4 +1,4 @@
-"""Small models at one rate."""
+"""Small models, at one rate and with a schedule."""
 
 import keras
 import numpy as np
@@ -43,3 +43,18 @@ def test_tasks_train(caption, monkeypatch, tmp_path):
     assert result["loss"] == min(result["losses"])
     assert len(result["losses"]) == 2
     assert np.isfinite(result["loss"])
+
+
+def test_schedule_warms_up_and_falls_to_zero():
+    from experiments import small
+
+    fields = {**sweeps.SMALL["time series, LSTM"], "epochs": 2}
+    run = run_for("keras_adamw", 1e-3, **fields)
+    assert small.rate_of(run, 1000) == 1e-3
+    rate = small.rate_of(run.replace(schedule="cosine"), 1000)
+    steps = 2 * 16  # batches of 64
+    rates = [float(rate(step)) for step in range(steps)]
+    assert np.argmax(rates) == 1  # 5 % of the steps are two
+    np.testing.assert_allclose(rates[1], 1e-3, rtol=1e-6)
+    assert 0 < rates[-2] < 1e-5
+    assert rates[-1] == 0.0
