@@ -159,25 +159,47 @@ def noise(results):
     return tables.pairs(sweeps.NOISE, results)
 
 
+def by_caption(table):
+    """A row for each caption, a column for each label of its cells."""
+    labels = dict.fromkeys(x for cells in table.values() for x in cells)
+    rows = [
+        [caption, *(cells.get(label, "") for label in labels)]
+        for caption, cells in table.items()
+        if cells
+    ]
+    return markdown(["", *labels], rows)
+
+
 def at_rates(grids, default_rate, results):
     """Losses at a rate, then at the best that ran, which brackets name."""
-    rows, labels = [], {}
+    table = {}
     for grid in grids:
-        cells = {}
+        cells = table[grid.caption] = {}
         for label, losses in tables.by_value(grid, results).iterrows():
             default, best = losses.get(default_rate), losses.idxmin()
             cells[label] = f"{losses.min():.3g} ({best:g})"
             if default is not None and default > losses.min():
                 cells[label] = f"{default:.3g}, {cells[label]}"
-        labels |= dict.fromkeys(cells)
-        rows.append((grid.caption, cells))
-    return markdown(
-        ["", *labels],
-        [
-            [caption, *(cells.get(label, "") for label in labels)]
-            for caption, cells in rows
-        ],
-    )
+    return by_caption(table)
+
+
+def last_epochs(results):
+    """Without a schedule, at the default rate: the lowest loss and the last.
+
+    Means over the seeds; in brackets the epochs of the lowest.
+    """
+    table = {}
+    for grid in sweeps.AT_ONE_RATE:
+        cells = table[grid.caption] = {}
+        for label, run in grid.rows:
+            lines = results.of_seeds(run, grid.seeds).values()
+            losses = np.array([x["losses"] for x in lines if "losses" in x])
+            if run.learning_rate not in sweeps.DEFAULTS or not losses.size:
+                continue
+            epochs = sorted({1 + int(i) for i in losses.argmin(axis=1)})
+            lowest, last = losses.min(axis=1).mean(), losses[:, -1].mean()
+            cells[label] = f"{lowest:.3g} ({listed(epochs)}), {last:.3g}"
+    return by_caption(table)
 
 
 def repeats(results):
@@ -249,6 +271,7 @@ BODIES = {
     "one_rate": lambda results: tables.one_rate_table(
         sweeps.PEAK_RATES, results
     ),
+    "last_epochs": last_epochs,
     "repeats": repeats,
     "searches": searches,
 }

@@ -547,11 +547,12 @@ SMALL = {
     "ratings of items by users": small("recommender", 64, 5),
 }
 DEFAULT = 1e-3  # of Keras' optimizers and of `Lanton`
+DEFAULTS = (DEFAULT, 2.5 * DEFAULT)  # and of `Lanton.from_adamw(AdamW())`
 ONE_RATES = {
     "lanton": (5e-4, DEFAULT, 2e-3, 5e-3),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
-    "from_keras_adamw": (2.5 * DEFAULT,),
+    "from_keras_adamw": DEFAULTS[1:],
 }
 
 
@@ -560,7 +561,7 @@ PEAKS = {
     "lanton": (*LOW, 1e-2),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2),
-    "from_keras_adamw": (2.5 * DEFAULT, 7.5e-3),
+    "from_keras_adamw": (*DEFAULTS[1:], 7.5e-3),
 }
 
 
