@@ -558,7 +558,7 @@ ONE_RATES = {
 
 PEAK = 5e-3  # of `Lanton` with a schedule, in docs/guides/learning_rate.md
 PEAKS = {
-    "lanton": (*LOW, 1e-2),
+    "lanton": (6.25e-4, *LOW, 1e-2),
     "keras_adamw": (DEFAULT, 3e-3, 1e-2, 3e-2),
     "keras_muon_defaults": (DEFAULT, 3e-3, 1e-2, 3e-2),
     "from_keras_adamw": (*DEFAULTS[1:], 7.5e-3),
