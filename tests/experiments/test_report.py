@@ -161,6 +161,18 @@ def test_the_committed_page_is_of_the_committed_results(name):
             assert any(cell.strip() for cell in line.split("|")[2:]), line
 
 
+def test_last_epochs_are_those_at_the_default_rate():
+    fields = sweeps.SMALL["time series, LSTM"]
+    results = MadeUp(None)
+    for seed, losses in ((1, [0.3, 0.1, 0.2]), (2, [0.3, 0.2, 0.4])):
+        run = search.run_for("lanton", sweeps.DEFAULT, seed=seed, **fields)
+        results.give(run, min(losses), losses=losses)
+    run = search.run_for("lanton", 2e-3, **fields)
+    results.give(run, 0.1, losses=[0.1, 0.1, 0.1])
+    *_, row = report.last_epochs(results).splitlines()
+    assert row == "| time series, LSTM | 0.15 (2), 0.3 |"
+
+
 def test_tables_by_name(capsys):
     report.main(["--table", "widths", "repeats"])
     printed = capsys.readouterr().out
