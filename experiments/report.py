@@ -170,7 +170,7 @@ def by_caption(table):
     return markdown(["", *labels], rows)
 
 
-def at_rates(grids, default_rate, results):
+def default_and_best(grids, default_rate, results):
     """Losses at a rate, then at the best that ran, which brackets name."""
     table = {}
     for grid in grids:
@@ -262,10 +262,10 @@ BODIES = {
     "sizes": lambda results: tables.above(sweeps.SIZES, results),
     "cnn": cnn,
     "fine_tuning": fine_tuning,
-    "without_schedule": lambda results: at_rates(
+    "without_schedule": lambda results: default_and_best(
         sweeps.AT_ONE_RATE, sweeps.DEFAULT, results
     ),
-    "with_schedule": lambda results: at_rates(
+    "with_schedule": lambda results: default_and_best(
         sweeps.WITH_SCHEDULE, sweeps.PEAK, results
     ),
     "one_rate": lambda results: tables.one_rate_table(
