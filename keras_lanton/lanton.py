@@ -26,6 +26,7 @@ from keras_lanton.core.norms import Spectral
 from keras_lanton.optimizer import migration
 from keras_lanton.optimizer.lmo import LMOOptimizer
 from keras_lanton.optimizer.lmo import rms_matched
+from keras_lanton.roles.block_kinds import embeds_features
 from keras_lanton.roles.spec import VariableSpec
 from keras_lanton.settings import AuxiliaryAdamW
 from keras_lanton.settings import NewtonSchulz
@@ -45,7 +46,9 @@ ROLE_DEFAULTS: dict[str, tuple[str, Any]] = {
 }
 HIDDEN_SCALE = 0.2
 WIDTH = 768  # of GPT-2 small: there an update has an RMS of `hidden_scale`
-NARROW = 64  # narrower embeddings change as at this width
+# Narrower embeddings change as at this width. Those of features, such as users
+# and items, then change by half of the rate at most.
+NARROW, NARROW_FEATURES = 64, 600
 SCALES = ("hidden_scale", "embedding_scale", "vector_scale")
 CHOICES = {
     "vector_norm": ("rms", "sign"),
@@ -103,8 +106,9 @@ class Lanton(LMOOptimizer):
         hidden_scale: RMS of a hidden update at rate 1 where d_in is 768, at
             least 0. Not with `step_scale="operator"`. Defaults to 0.2.
         embedding_scale: r1, at least 0: entries of an embedding update at
-            rate 1 are r1 / max(width, 64). Only where AdamW does not
-            update embeddings. Defaults to 300.
+            rate 1 are r1 / max(width, 64), in models without attention and
+            without a head of words r1 / max(width, 600). Only where AdamW
+            does not update embeddings. Defaults to 300.
         vector_scale: r2, at least 0: RMS of a vector update at rate 1. Only
             where AdamW does not update vectors. Defaults to 1.
         vector_norm: `"rms"`, or `"sign"` for the paper's CNN recipe. Only
@@ -157,6 +161,7 @@ class Lanton(LMOOptimizer):
         *CHOICES,
     )
     first_gradient_starts_momentum = True
+    _narrow = NARROW  # until the variables are known
 
     def __init__(
         self,
@@ -318,6 +323,18 @@ class Lanton(LMOOptimizer):
         """
         return cls(**{**migration.from_muon(muon), **kwargs})
 
+    def decide_specs(
+        self, variables: Sequence[Any]
+    ) -> tuple[VariableSpec, ...]:
+        """The specs that `build` on these variables would decide.
+
+        Args:
+            variables: The trainable variables.
+        """
+        specs = super().decide_specs(variables)
+        self._narrow = NARROW_FEATURES if embeds_features(specs) else NARROW
+        return specs
+
     def make_rules(self, hidden: Spectral) -> dict[str, Rule]:
         """The paper's norms, of the roles that AdamW does not update.
 
@@ -338,7 +355,7 @@ class Lanton(LMOOptimizer):
         return {r: one for r, one in rules.items() if r not in self.adamw_roles}
 
     def _embedding_scale(self, spec: VariableSpec) -> float:
-        scale: float = self.embedding_scale / max(spec.d_in, NARROW)
+        scale: float = self.embedding_scale / max(spec.d_in, self._narrow)
         return scale
 
     def _hidden_scale(self, spec: VariableSpec) -> float:

@@ -150,6 +150,7 @@ class Oracle:
         noise_estimator="auto",
         hidden_scale=0.2,
         embedding_scale=300.0,
+        narrow=64,
         vector_scale=1.0,
         vector_norm="rms",
         step_scale="rms_matched",
@@ -181,6 +182,7 @@ class Oracle:
         self.noise_estimator = noise_estimator
         self.hidden_scale = hidden_scale
         self.embedding_scale = embedding_scale
+        self.narrow = narrow
         self.vector_scale = vector_scale
         self.vector_norm = vector_norm
         self.step_scale = step_scale
@@ -479,8 +481,8 @@ class Oracle:
             if variance is not None:
                 noise = self._momentum_variance() * variance
                 shrunk = m / np.sqrt(m**2 + noise)
-                return -self.embedding_scale * shrunk / max(d_in, 64)
-            return -self.embedding_scale * np.sign(m) / max(d_in, 64)
+                return -self.embedding_scale * shrunk / max(d_in, self.narrow)
+            return -self.embedding_scale * np.sign(m) / max(d_in, self.narrow)
         if self.vector_norm == "sign":
             return -self.vector_scale * np.sign(m)
         norm = np.linalg.norm(m)

@@ -1,6 +1,7 @@
 """Kinds of transformer blocks, finer than roles, by variable path."""
 
 import re
+from collections.abc import Sequence
 
 from keras_lanton.roles.spec import VariableSpec
 
@@ -37,3 +38,15 @@ def block_of(spec: VariableSpec) -> str:
     if _QK.fullmatch(owner):
         return "qk"
     return "vo" if _VO.fullmatch(owner) else "mlp"
+
+
+def embeds_features(specs: Sequence[VariableSpec]) -> bool:
+    """Returns whether embeddings are of users, items, categories or bags.
+
+    That is in a model without attention and without a head of words.
+
+    Args:
+        specs: Records of all variables.
+    """
+    kinds = {block_of(spec) for spec in specs}
+    return kinds.isdisjoint(("qk", "vo", "head"))

@@ -327,7 +327,6 @@ def _suspicions(
     yield from _heads(specs)
     yield from _fused_kernels(specs)
     if isinstance(optimizer, Lanton):
-        yield from _tables(specs, optimizer)
         yield from _rates(optimizer, rate, adamw)
         yield from _fine_tuning(specs, optimizer, rate, adamw)
 
@@ -416,19 +415,6 @@ def _axes(spec: VariableSpec) -> str:
     if spec.output_axes == (len(spec.shape) - 1,) and not spec.batch_axes:
         return ""
     return f"input_axes={spec.input_axes}, output_axes={spec.output_axes}, "
-
-
-def _tables(specs: Sequence[VariableSpec], optimizer: Lanton) -> Iterator[str]:
-    """Embeddings of a model without attention and without a head of words."""
-    if optimizer.schedule is not None or "embedding" in optimizer.adamw_roles:
-        return
-    blocks = {block_of(spec) for spec in specs}
-    if "embedding" in blocks and not blocks & {"qk", "vo", "head"}:
-        yield (
-            "Without a schedule, embeddings of categories, users or items "
-            "change fast: `Lanton.from_adamw(keras.optimizers.AdamW())` leaves "
-            "them to AdamW."
-        )
 
 
 def _rates(

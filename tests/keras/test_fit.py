@@ -92,7 +92,7 @@ def test_constraint():
 
 @logic
 def test_narrow_tables_at_a_constant_rate():
-    """Of four seeds 0.02 to 0.04; 0.05 to 0.15 with updates of 300 / width."""
+    """Of two seeds 0.014 and 0.015; 0.02 to 0.04 with updates of 300 / 64."""
     random = np.random.default_rng(0)
     categories = random.normal(size=(100, 3))
 
@@ -112,4 +112,4 @@ def test_narrow_tables_at_a_constant_rate():
     )
     model.compile(optimizer=Lanton(0.005), loss="mse")
     model.fit(*draw(51_200), batch_size=256, epochs=3, verbose=0)
-    assert model.evaluate(*draw(4096), verbose=0) < 0.05
+    assert model.evaluate(*draw(4096), verbose=0) < 0.02

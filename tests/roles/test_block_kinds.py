@@ -4,6 +4,7 @@ import pytest
 
 from helpers.tiers import logic
 from keras_lanton.roles.block_kinds import block_of
+from keras_lanton.roles.block_kinds import embeds_features
 from keras_lanton.roles.spec import assigned_spec
 
 pytestmark = logic
@@ -38,3 +39,20 @@ HEAD = ("embedding", 0, 1)
 )
 def test_block_of(block, path, role):
     assert block_of(assigned_spec(path, (8, 6), *role)) == block
+
+
+@pytest.mark.parametrize(
+    ("others", "features"),
+    [
+        ([], True),
+        ([("dense/kernel", *HIDDEN), ("dense/bias", "vector")], True),
+        ([("lstm/lstm_cell/recurrent_kernel", *HIDDEN)], True),
+        ([(f"{ATTENTION}/query/kernel", *HIDDEN)], False),
+        ([(f"{ATTENTION}/qkv/kernel", *HIDDEN)], False),
+        ([("logits/kernel", *HEAD)], False),
+    ],
+)
+def test_embeddings_of_features(others, features):
+    records = [("users/embeddings", *TABLE), *others]
+    specs = [assigned_spec(path, (8, 6), *role) for path, *role in records]
+    assert embeds_features(specs) == features
