@@ -266,17 +266,25 @@ RATES_OF_LARGE = {
 }
 
 
-def large_batches(caption, beta_1, **fields):
-    """A `Table` of runs in large batches; AdamW has the `beta_1` of `FOUND`."""
+def large_batches(caption, beta_1, intervals=(), **fields):
+    """A `Table` of runs in large batches; AdamW has the `beta_1` of `FOUND`.
+
+    `intervals` are further ones, in steps, of the noise of `Lanton()`.
+    """
     runs = runs_at(RATES_OF_LARGE, **LARGE, **fields)
     for label in set(runs) - {label_of("adamw_tables")}:
         runs[label] = [one.with_options(beta_1=beta_1) for one in runs[label]]
+    for x in intervals:
+        runs[f"`Lanton(noise=NoiseAdaptiveRate(interval={x}))`"] = [
+            one.with_options(**{"noise.interval": x})
+            for one in runs[label_of("lanton")]
+        ]
     return Table(caption=caption, decide=at_best(runs))
 
 
 LARGE_BATCHES = (
     large_batches("`beta_1` 0.95", 0.95),
-    large_batches("`beta_1` 0.8", 0.8),
+    large_batches("`beta_1` 0.8", 0.8, intervals=(3,)),
     large_batches(
         "`beta_1` 0.95, a vocabulary of 8,192",
         0.95,
