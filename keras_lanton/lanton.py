@@ -328,6 +328,8 @@ class Lanton(LMOOptimizer):
     ) -> tuple[VariableSpec, ...]:
         """The specs that `build` on these variables would decide.
 
+        They also decide how narrow embeddings change.
+
         Args:
             variables: The trainable variables.
         """

@@ -412,7 +412,7 @@ def test_a_model_without_matrices(noise):
 
 def test_eager_apply():
     """Plain `apply`, on JAX too, of an embedding without attention."""
-    paths = ["dense/kernel", "dense/bias", "tokens/embeddings"]
+    paths = ["dense/kernel", "dense/bias", "conv/kernel", "tokens/embeddings"]
     compare(
         {"noise_interval": 1},
         make_gradients(3, paths),

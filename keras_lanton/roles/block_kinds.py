@@ -43,10 +43,18 @@ def block_of(spec: VariableSpec) -> str:
 def embeds_features(specs: Sequence[VariableSpec]) -> bool:
     """Returns whether embeddings are of users, items, categories or bags.
 
-    That is in a model without attention and without a head of words.
+    That is in a model without attention and without a head of words. The last
+    hidden kernel is one too, if its outputs are as many as a table's rows.
 
     Args:
-        specs: Records of all variables.
+        specs: Records of all variables, in the order of the model.
     """
-    kinds = {block_of(spec) for spec in specs}
-    return kinds.isdisjoint(("qk", "vo", "head"))
+    kinds = [block_of(spec) for spec in specs]
+    rows = [
+        spec.d_out
+        for spec, kind in zip(specs, kinds, strict=True)
+        if kind == "embedding"
+    ]
+    last = [spec.d_out for spec in specs if spec.role == "hidden"][-1:]
+    attention_or_head = {"qk", "vo", "head"}.intersection(kinds)
+    return not attention_or_head and not set(last).intersection(rows)

@@ -13,6 +13,7 @@ ATTENTION = "transformer_layer_0/self_attention"
 HIDDEN = ("hidden", 0, 1)
 TABLE = ("embedding", 1, 0)
 HEAD = ("embedding", 0, 1)
+WORDS = ("hidden", 1, 0)  # with 8 outputs
 
 
 @pytest.mark.parametrize(
@@ -50,9 +51,12 @@ def test_block_of(block, path, role):
         ([(f"{ATTENTION}/query/kernel", *HIDDEN)], False),
         ([(f"{ATTENTION}/qkv/kernel", *HIDDEN)], False),
         ([("logits/kernel", *HEAD)], False),
+        ([("dense/kernel", *WORDS)], False),
+        ([("dense/kernel", *WORDS), ("dense_1/kernel", *HIDDEN)], True),
     ],
 )
 def test_embeddings_of_features(others, features):
+    """The table has 8 rows."""
     records = [("users/embeddings", *TABLE), *others]
     specs = [assigned_spec(path, (8, 6), *role) for path, *role in records]
     assert embeds_features(specs) == features
