@@ -318,7 +318,7 @@ def test_presets():
     assert optimizer.auxiliary_adamw is None
     for name, one in inspect.signature(Oracle).parameters.items():
         part, field = FIELDS.get(name, (None, name))
-        if part == "auxiliary_adamw" or name in ("layers", "turns"):
+        if part == "auxiliary_adamw" or name in ("layers", "narrow", "turns"):
             continue
         owner = optimizer if part is None else getattr(optimizer, part)
         assert getattr(owner, field) == one.default, name

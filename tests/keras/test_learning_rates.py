@@ -36,4 +36,5 @@ def test_rate_zero_moves_nothing():
     start = to_arrays(runs.make_variables())
     runs.assert_equal(variables, start)
     runs.apply(optimizer, variables, runs.make_gradients(1)[0])
-    assert np.abs(to_arrays(variables)[0] - start[0]).max() > 0.5
+    # An embedding of features: half of the rate at most.
+    assert np.abs(to_arrays(variables)[0] - start[0]).max() > 0.25
