@@ -41,20 +41,16 @@ def block_of(spec: VariableSpec) -> str:
 
 
 def embeds_features(specs: Sequence[VariableSpec]) -> bool:
-    """Returns whether embeddings are of users, items, categories or bags.
+    """Returns whether embeddings are of features, such as users and items.
 
     That is in a model without attention and without a head of words. The last
-    hidden kernel is one too, if its outputs are as many as a table's rows.
+    hidden kernel is such a head too, if its outputs are as many as the rows of
+    an embedding.
 
     Args:
         specs: Records of all variables, in the order of the model.
     """
-    kinds = [block_of(spec) for spec in specs]
-    rows = [
-        spec.d_out
-        for spec, kind in zip(specs, kinds, strict=True)
-        if kind == "embedding"
-    ]
+    kinds = {block_of(spec) for spec in specs}
+    rows = {spec.d_out for spec in specs if block_of(spec) == "embedding"}
     last = [spec.d_out for spec in specs if spec.role == "hidden"][-1:]
-    attention_or_head = {"qk", "vo", "head"}.intersection(kinds)
-    return not attention_or_head and not set(last).intersection(rows)
+    return kinds.isdisjoint(("qk", "vo", "head")) and rows.isdisjoint(last)
